@@ -37,7 +37,7 @@ def flow(
         solved = theory.gradient_flow(network, *start, log10_alpha, until, tolerance, progress=move_to)
     stages = stages_of(wanted, network, until)
     comparison = theory.compare(stages, solved)
-    errors = ("largest_time_error", "largest_point_error", "support_grows_by_at_most_one")
+    errors = ("largest_time_error", "largest_point_error")
     result = solved.to_dict() | {"predicted": stages.to_dict(network.label)}
     result |= {name: getattr(comparison, name) for name in errors}
     tell(result, "flow", out, json, stages, network.label, solved)

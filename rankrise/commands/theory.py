@@ -118,7 +118,7 @@ def tell(
         verdict = "holds" if assumption["holds"] else "does not hold"
         print(f"{assumption['name']}: {verdict}; {assumption['meaning']}: {assumption['margin']:.3g}")
     if flow is not None:
-        print(f"{flow.message} {flow.steps} steps, {flow.gradients} gradients.")
+        print(f"{flow.message} {flow.gradients} gradients.")
         error = result["largest_time_error"]
         late = "No plateau has its middle within the flow: raise --until to compare stage times."
         print(late if error != error else f"Largest error of a stage time: {100 * error:.2f} %.")

@@ -8,10 +8,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.text_tables import text_table
-from rankrise.predict._diagonal import Coordinates, DiagonalPath, land
+from rankrise.predict._diagonal import Coordinates, land
 from rankrise.predict._flow import Flow, diagonal_flow
 from rankrise.predict._loss import Loss, LossFunction, checked_loss
 from rankrise.predict._matrices.active import FactorSpace, Linearised, balanced
@@ -108,12 +109,11 @@ def check_assumptions(
          strict minima    yes       4
       noise robustness    yes       1
     """
-    if not (noise > 0 and trials >= 1):
-        raise RankriseError(f"noise is {noise} and trials {trials}: pass numbers above 0.")
     if not stages:
         raise RankriseError(f"stages is empty, so there is nothing to check ({stages.message}): pass others.")
-    device, sizes = stages[0].point.device, {"size": len(stages[0].point)}
-    checked = checked_loss(loss, **sizes if stages.diagonal else {"shapes": stages.shapes}, device=device)
+    device, point = stages[0].point.device, stages[0].point
+    sizes = {"size": len(point)} if stages.diagonal else {"shapes": stages.shapes}
+    checked = checked_loss(loss, **sizes, device=device)
     _, at_zero = checked.value_and_gradient(checked.zero())
     gaps = [0.0 if stage.tied else stage.gap / stage.time for stage in stages]
     if stages.diagonal:
@@ -236,48 +236,43 @@ def perturb(
     >>> predict.perturb(loss, flow, time=0.7, noise=0.05)
     Perturbation(at rescaled time 0.7: 0.0614 at first, 7.11e-07 at the end)
     """
-    if not (noise > 0 and threshold > 0 and 0 < duration < math.inf and tolerance > 0):
-        raise RankriseError(
-            f"noise, threshold, duration and tolerance are {noise}, {threshold}, {duration} and {tolerance}: "
-            "pass numbers above 0."
-        )
-    if not isinstance(flow.path, DiagonalPath):
-        raise RankriseError("flow is of full matrices: perturb takes flows of diagonal networks.")
     source = torch.Generator().manual_seed(seed)
-    place, before = flow.place_at(time), flow.path.coordinates
+    place, before = flow.place_at(time), flow.coordinates
+    if before is None:
+        raise RankriseError("flow is of full matrices: perturb takes flows of diagonal networks.")
     # A pair without a weight above the threshold keeps its exact place, however small.
     u, v = before.weights(place)
     shifts = noise * torch.randn(2, len(place), generator=source, dtype=place.dtype).to(place.device)
     large = (u.abs() > threshold) | (v.abs() > threshold)
     u, v = (torch.where(w.abs() > threshold, w + shift, w) for w, shift in zip((u, v), shifts, strict=True))
     moved, there = Coordinates.of_weights(torch.where(large, u, 1.0), torch.where(large, v, 0.0))
-    coordinates, shaken = moved.where(large, before), torch.where(large, there, place)
-    checked = checked_loss(loss, len(shaken), device=shaken.device)
+    coordinates = Coordinates(*(torch.where(large, new, old) for new, old in zip(moved, before, strict=True)))
+    checked = checked_loss(loss, len(place), device=place.device)
     unit, span = flow.log_inverse_alpha, duration / flow.log_inverse_alpha
     if time + span <= float(flow.times[-1]):
-        original = _part(flow, flow.path, checked, time, time + span)
+        original = _part(flow, checked, time, time + span)
     else:
         original = diagonal_flow(checked, before, place, unit, span, tolerance)
-    perturbed = diagonal_flow(checked, coordinates, shaken, unit, span, tolerance)
-    return Perturbation(time, original, perturbed)
+    shaken = torch.where(large, there, place)
+    return Perturbation(time, original, diagonal_flow(checked, coordinates, shaken, unit, span, tolerance))
 
 
-def _part(flow: Flow, path: DiagonalPath, loss: Loss, start: float, end: float) -> Flow:
+def _part(flow: Flow, loss: Loss, start: float, end: float) -> Flow:
     """The flow from `start` to `end`, its times counted from `start`, interpolated at both."""
     inside = (flow.times > start) & (flow.times < end)
     ends = flow.times.new_tensor([start, end])
     places = flow.place_at(ends)
-    at_ends = [loss.value_and_gradient(a) for a in path.coordinates.product(places)]
-    rates = torch.stack([-2 * flow.log_inverse_alpha * gradient for _, gradient in at_ends])
-    losses = torch.stack([value for value, _ in at_ends])
+    losses, gradients = zip(*map(loss.value_and_gradient, flow.products(places)), strict=True)
+    rates = -2 * flow.log_inverse_alpha * torch.stack(gradients)
+
+    def between(ends: Tensor, steps: Tensor) -> Tensor:
+        return torch.cat([ends[:1], steps[inside], ends[1:]])
+
     return replace(
         flow,
-        times=torch.cat([ends[:1], flow.times[inside], ends[1:]]) - start,
-        losses=torch.cat([losses[:1], flow.losses[inside], losses[1:]]),
-        path=DiagonalPath(
-            path.coordinates,
-            places=torch.cat([places[:1], path.places[inside], places[1:]]),
-            rates=torch.cat([rates[:1], path.rates[inside], rates[1:]]),
-        ),
+        times=between(ends, flow.times) - start,
+        losses=between(torch.stack(losses), flow.losses),
+        places=between(places, flow.places),
+        rates=between(rates, flow.rates),
         message=f"A part of a flow, of {end - start:g} in rescaled time.",
     )

@@ -19,8 +19,7 @@ the last small way, and its result counts only if the flow around it ends there 
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy
 import torch
@@ -28,8 +27,8 @@ from scipy.integrate import BDF
 from scipy.sparse import csc_matrix
 from torch import Tensor
 
-from rankrise.predict._loss import Loss, Shape
-from rankrise.predict._paths import Crossing, Moment, StepTooSmall, crossed
+from rankrise.predict._loss import Loss
+from rankrise.predict._paths import Moment, StepTooSmall
 from rankrise.predict._stages import FLAT
 
 _RTOL = 1e-13
@@ -51,8 +50,7 @@ _MOST_STEPS = 400
 _MOST_NEWTON_STEPS = 20
 
 
-@dataclass(frozen=True, eq=False)
-class Coordinates:
+class Coordinates(NamedTuple):
     """The constants of motion of a flow, (p,) each.
 
     `lift` is `log(|c|/4)`; `rising` and `falling` are 1 where that exponential is present, else 0; `swapped`
@@ -81,11 +79,6 @@ class Coordinates:
         )
         z = torch.where(tied, product.sign() * (size.log() + 2 * log_alpha), torch.asinh(2 * product / gap))
         return coordinates, z
-
-    def where(self, chosen: Tensor, other: "Coordinates") -> "Coordinates":
-        """These coordinates where `chosen` (p,), and the `other` ones elsewhere."""
-        names = (part.name for part in fields(Coordinates))
-        return Coordinates(*(torch.where(chosen, getattr(self, one), getattr(other, one)) for one in names))
 
     @property
     def tied(self) -> Tensor:
@@ -132,41 +125,6 @@ class Coordinates:
         return torch.where(self.rising == 0, 0.0, rising), torch.where(self.falling == 0, 0.0, falling)
 
 
-@dataclass(frozen=True, eq=False)
-class DiagonalPath:
-    """The exact coordinate z at every step, `places` (n, p), and its `rates` (n, p) in rescaled time."""
-
-    coordinates: Coordinates
-    places: Tensor
-    rates: Tensor
-
-    @property
-    def shapes(self) -> tuple[Shape, ...]:
-        """(1, 1) per coordinate."""
-        return ((1, 1),) * self.places.shape[1]
-
-    def product(self, places: Tensor) -> Tensor:
-        """`a = u * v` at some z, (..., p)."""
-        return self.coordinates.product(places)
-
-    def crossings(self, times: Tensor, threshold: float) -> list[Crossing]:
-        """Every time an `|a|` passes `threshold`, in no order."""
-        low, high = self.coordinates.level(threshold)
-        begun = ((self.places[0] >= high) | (self.places[0] <= low)).nonzero()[:, 0]
-        found = [Crossing(0.0, int(i), True) for i in begun]
-        for level, side in ((high, 1), (low, -1)):
-            above = side * (self.places - level) >= 0
-            steps, chosen = (above[1:] != above[:-1]).nonzero(as_tuple=True)
-            ends, rates = (
-                (column[steps, chosen], column[steps + 1, chosen]) for column in (self.places, self.rates)
-            )
-            length = times[steps + 1] - times[steps]
-            moments = times[steps] + length * crossed(level[chosen], length, ends, rates)
-            upward = above[steps + 1, chosen]
-            found += map(Crossing, moments.tolist(), chosen.tolist(), upward.tolist())
-        return found
-
-
 def integrate(
     loss: Loss, coordinates: Coordinates, z: Tensor, until: float, tolerance: float
 ) -> Iterator[Moment]:
@@ -176,9 +134,8 @@ def integrate(
     `a`, and, divided by `2 log(1/alpha)`, the error of an activation time. Raises `StepTooSmall` when no step
     succeeds.
     """
-    equation, place = _Equation(loss, coordinates, reach=until), z.cpu().numpy()
-    equation.raise_ceiling(z)
-    equation.rate(0.0, place)
+    place = z.cpu().numpy()
+    equation = _Equation(loss, coordinates, z, reach=until)
     moment = equation.moment(0.0, place)
     if not (math.isfinite(moment.loss) and moment.rate.isfinite().all()):
         raise StepTooSmall
@@ -199,7 +156,6 @@ def integrate(
         equation.raise_ceiling(moment.place)
 
 
-@dataclass
 class _Equation:
     """`dz/dt = 2 g(a)` and its Jacobian, for a solver that works in NumPy; the loss stays on its device.
 
@@ -207,10 +163,11 @@ class _Equation:
     explode. `reach` is about the length of a step. The last evaluation and the last Jacobian are kept.
     """
 
-    loss: Loss
-    coordinates: Coordinates
-    reach: float
-    _ceiling: float = field(default=2.0, init=False)
+    def __init__(self, loss: Loss, coordinates: Coordinates, z: Tensor, reach: float) -> None:
+        self.loss, self.coordinates, self.reach = loss, coordinates, reach
+        self._ceiling, self._doorstep = 2.0, coordinates.level(_DOORSTEP)
+        self.raise_ceiling(z)
+        self.rate(0.0, z.cpu().numpy())
 
     def raise_ceiling(self, z: Tensor) -> None:
         """Let trial values exceed those at `z` by a factor of 4."""
@@ -223,7 +180,7 @@ class _Equation:
         A step of a plateau ends there, not deep inside the transition.
         """
         times = [math.inf]
-        for low, high in (self.coordinates.level(_DOORSTEP), (self._low, self._high)):
+        for low, high in (self._doorstep, (self._low, self._high)):
             distance = torch.where(moment.rate > 0, high - moment.place, moment.place - low)
             ahead = (distance > 0.5) & (moment.rate != 0)
             times += (distance / moment.rate.abs())[ahead].tolist()
@@ -243,10 +200,8 @@ class _Equation:
         active = (slope * self.reach > _ACTIVE).nonzero()[:, 0]
         self._jacobian = torch.zeros(len(z), len(z), dtype=slope.dtype, device=slope.device)
         if len(active):
-            columns = (
-                -2 * slope[active] * self.loss.hessian(self.coordinates.product(clipped), active, rough=True)
-            )
-            self._jacobian[:, active] = columns.nan_to_num(0.0, 0.0, 0.0)
+            hessian = self.loss.hessian(self.coordinates.product(clipped), active, rough=True)
+            self._jacobian[:, active] = (-2 * slope[active] * hessian).nan_to_num(0.0, 0.0, 0.0)
         found = self._jacobian.cpu().numpy()
         return found if len(z) < _SPARSE_FROM else csc_matrix(found)
 
@@ -284,9 +239,9 @@ class DiagonalPlateau:
         force = self._force()
         return torch.where(force == 0, math.inf, (self._b - 1 + force.sign()) / force)
 
-    def place_of(self, winner: int) -> tuple[int, int]:
-        """The coordinate that an entry of `waits` belongs to, as the first number."""
-        return winner, 0
+    def product_of(self, winner: int) -> int:
+        """The coordinate that an entry of `waits` belongs to."""
+        return winner
 
     def wait(self, time: float) -> None:
         """Let a rescaled time pass."""

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy
@@ -13,19 +13,37 @@ from torch import Tensor
 from rankrise.foundations.arrays import Array, as_tensor
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.text_tables import text_table
-from rankrise.predict._diagonal import Coordinates, DiagonalPath, integrate
-from rankrise.predict._loss import Loss, LossFunction, Shape, checked_columns, checked_loss
+from rankrise.predict._diagonal import Coordinates, integrate
+from rankrise.predict._loss import Loss, LossFunction, Shape, checked_loss, inner_dimensions, split_products
 from rankrise.predict._matrices.columns import Columns
-from rankrise.predict._matrices.follow import MatrixPath, follow_columns
-from rankrise.predict._paths import Crossing, Moment, StepTooSmall, hermite
+from rankrise.predict._matrices.follow import follow_columns
+from rankrise.predict._paths import Moment, StepTooSmall, hermite, passages
 
-Ending = Literal["reached", "max steps", "not finite"]
+Ending = Literal["reached", "not finite"]
 
-LONGEST = 1e9
+_LONGEST = 1e9
 """Beyond this rescaled time, float64 has no room for steps."""
-MOST_COORDINATES = 10_000
-MOST_STEPS = 100_000
 _LOOSEST_MATRIX_STEP = 1e-2
+_RESOLVED = 1e-9
+"""A singular value below this fraction of the largest is rounding in the product."""
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """Singular value number `rank` of a product passed a threshold, upward or downward, at a rescaled time.
+
+    In a diagonal network it is the size of the coordinate `product`, and `rank` is 1.
+    """
+
+    time: float
+    product: int
+    upward: bool
+    rank: int = 1
+
+    @property
+    def coordinate(self) -> int:
+        """The number of the product, which is a coordinate of `a` in a diagonal network."""
+        return self.product
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -33,42 +51,42 @@ class Flow:
     """A solved gradient flow, in rescaled time `t / log(1/alpha)`.
 
     `times` (n,) are its moments, `losses` (n,) the loss there, `log_inverse_alpha` the unit of time. `ending`
-    says how the solve ended and `message` what to do about it; `steps`, `gradients` and `hessian_columns` are
-    what it cost. `path` gives what lies between the moments.
+    says how the solve ended and `message` what to do about it; `gradients` is what it cost.
+
+    A diagonal network has its exact `coordinates`, in which it is at `places` z (n, p). For matrices, places
+    are the flat products, with `log_singular_values` (n, min(d1, d2)) of each. `rates` are those of places.
     """
 
     times: Tensor
     losses: Tensor
     log_inverse_alpha: float
-    path: DiagonalPath | MatrixPath
+    places: Tensor
+    rates: Tensor
+    shapes: tuple[Shape, ...]
     ending: Ending
     message: str
-    steps: int
     gradients: int
-    hessian_columns: int
-
-    @property
-    def shapes(self) -> tuple[Shape, ...]:
-        """The shape of each product; (1, 1) throughout in a diagonal network."""
-        return self.path.shapes
+    coordinates: Coordinates | None = None
+    log_singular_values: tuple[Tensor, ...] = ()
 
     @property
     def diagonal(self) -> bool:
         """Whether this is the flow of a diagonal network."""
-        return isinstance(self.path, DiagonalPath)
+        return self.coordinates is not None
 
     @cached_property
     def values(self) -> Tensor:
         """`a = u * v` at the moments, (n, p); for matrices, their flat products."""
-        return self.path.product(self.path.places)
+        return self.products(self.places)
+
+    def products(self, places: Tensor) -> Tensor:
+        """`a`, or the flat products, at some places (..., p)."""
+        return places if self.coordinates is None else self.coordinates.product(places)
 
     def at(self, time: float | Array) -> Any:
         """`a` (p,) at a rescaled time, or a list of matrices (d1, d2); several times add a first axis."""
-        flat = self.path.product(self.place_at(time))
-        if self.diagonal:
-            return flat
-        parts = flat.split([rows * columns for rows, columns in self.shapes], dim=-1)
-        return [part.unflatten(-1, shape) for part, shape in zip(parts, self.shapes, strict=True)]
+        flat = self.products(self.place_at(time))
+        return flat if self.diagonal else split_products(flat, self.shapes)
 
     def place_at(self, time: float | Array) -> Tensor:
         """The exact coordinate z of a diagonal network, or flat products, at one time or several, (m, p)."""
@@ -80,13 +98,17 @@ class Flow:
         after = torch.searchsorted(self.times, flat).clamp(1, len(self.times) - 1)
         step = self.times[after] - self.times[after - 1]
         part = ((flat - self.times[after - 1]) / step).clamp(0, 1)
-        ends, rates = ((one[after - 1], one[after]) for one in (self.path.places, self.path.rates))
+        ends, rates = ((one[after - 1], one[after]) for one in (self.places, self.rates))
         place: Tensor = hermite(part[:, None], step[:, None], ends, rates)
         return place.reshape(*asked.shape, -1)
 
     def weights_at(self, time: float | Array) -> tuple[Tensor, Tensor]:
         """The weights (u, v) of a diagonal network at a time or several, (m, p) each; zero below 1e-308."""
-        return self.path.coordinates.weights(self.place_at(time))  # type: ignore[union-attr]
+        if self.coordinates is None:
+            raise RankriseError(
+                "this is a flow of full matrices: only a diagonal one determines its weights."
+            )
+        return self.coordinates.weights(self.place_at(time))
 
     def activation_times(self, threshold: float = 1e-3) -> Any:
         """The rescaled time (p,) at which each `|a|` first reaches `threshold`, inf for never. For matrices,
@@ -107,52 +129,52 @@ class Flow:
 
     def crossings(self, threshold: float = 1e-3) -> list[Crossing]:
         """Every rise above `threshold` and every fall below it, in order of time."""
-        if not threshold > 0:
-            raise RankriseError(f"threshold is {threshold}: pass a size above 0, such as 1e-3.")
-        return sorted(self.path.crossings(self.times, threshold), key=lambda crossing: crossing.time)
+        found = []
+        if self.coordinates is not None:
+            low, high = self.coordinates.level(threshold)
+            for side, level in ((1, high), (-1, -low)):
+                rates = side * self.rates
+                found += [
+                    Crossing(time, coordinate, upward)
+                    for time, coordinate, upward in passages(
+                        self.times, side * self.places, level, lambda *at, rates=rates: rates[at]
+                    )
+                ]
+        for product, logs in enumerate(self.log_singular_values):
+            level = torch.full_like(logs[0], math.log(threshold))
+            found += [
+                Crossing(time, product, upward, index + 1)
+                for time, index, upward in passages(
+                    self.times, logs, level, lambda *at, product=product: self._log_rates(product, *at)
+                )
+            ]
+        return sorted(found, key=lambda crossing: (crossing.time, crossing.product))
+
+    def _log_rates(self, product: int, moments: Tensor, indices: Tensor) -> Tensor:
+        """The rates of logarithms of singular values; nan where the product does not resolve them."""
+        a, rates = (split_products(one[moments], self.shapes)[product] for one in (self.places, self.rates))
+        left, values, right = torch.linalg.svd(a, full_matrices=False)
+        each = torch.arange(len(moments))
+        found = torch.einsum("mi,mij,mj->m", left[each, :, indices], rates, right[each, indices])
+        value = values[each, indices]
+        return torch.where(value > _RESOLVED * values[:, 0], found / value, math.nan)
 
     def singular_values(self, product: int = 0) -> Tensor:
-        """The singular values (n, min(d1, d2)) of a product at every moment, largest first."""
-        return self.log_singular_values(product).exp()
-
-    def log_singular_values(self, product: int = 0) -> Tensor:
-        """Their logarithms, which resolve values below 1e-308 too."""
-        if isinstance(self.path, MatrixPath):
-            return self.path.log_singular_values[product]
-        return self.values[:, product, None].abs().log()
-
-    @property
-    def tied(self) -> Tensor:
-        """Whether `|u0| = |v0|`, (p,), in a diagonal network: such a coordinate never changes its sign."""
-        return self.path.coordinates.tied  # type: ignore[union-attr]
-
-    @property
-    def conserved(self) -> tuple[Tensor, ...]:
-        """For matrices, `U^T U - V^T V` (c, c) per product in units of alpha^2, which never changes."""
-        return self.path.conserved  # type: ignore[union-attr]
-
-    @property
-    def drift(self) -> float:
-        """For matrices, the largest relative change of a column by errors, before it was restored."""
-        return self.path.drift  # type: ignore[union-attr]
-
-    @property
-    def balanced(self) -> tuple[bool, ...]:
-        """Whether `U^T U = V^T V`, per product: its signs are then kept for ever, which is not generic."""
-        return tuple(bool(constant.abs().max() < 1e-12) for constant in self.conserved)
+        """The singular values (n, min(d1, d2)) of a full product at every moment, largest first."""
+        return self.log_singular_values[product].exp()
 
     def to_dict(self) -> dict[str, Any]:
         """The moments of the flow, and when what became active, for JSON."""
-        names = ("log_inverse_alpha", "ending", "message", "steps", "gradients", "hessian_columns")
-        about = {name: getattr(self, name) for name in names}
+        about = {
+            name: getattr(self, name) for name in ("log_inverse_alpha", "ending", "message", "gradients")
+        }
         about |= {"times": self.times.tolist(), "losses": self.losses.tolist()}
         active = self.activation_times()
         if self.diagonal:
             return about | {"activation_times": active.tolist(), "values": self.values.tolist()}
         return about | {
-            "drift": self.drift,
             "activation_times": [times.tolist() for times in active],
-            "singular_values": [self.singular_values(one).tolist() for one in range(len(self.shapes))],
+            "singular_values": [logs.exp().tolist() for logs in self.log_singular_values],
         }
 
     def __repr__(self) -> str:
@@ -163,8 +185,7 @@ class Flow:
             "rank": ["" if self.diagonal else str(rank) for _, (_, rank) in rises],
         }
         scale = f"alpha = 10^{-self.log_inverse_alpha / math.log(10):.4g}"
-        cost = f"{self.steps} steps, {self.gradients} gradients"
-        return text_table(f"Flow from {scale}: {self.message} {cost}.", columns)
+        return text_table(f"Flow from {scale}: {self.message} {self.gradients} gradients.", columns)
 
 
 def gradient_flow(
@@ -174,7 +195,6 @@ def gradient_flow(
     log10_alpha: float = -32.0,
     until: float = 1.0,
     tolerance: float = 1e-5,
-    max_steps: int = MOST_STEPS,
     device: torch.device | str | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Flow:
@@ -197,23 +217,31 @@ def gradient_flow(
     """
     if not -math.inf < log10_alpha < 0:
         raise RankriseError(f"log10_alpha is {log10_alpha}: pass a number below 0, -32 for a scale of 1e-32.")
-    if not 0 < until <= LONGEST:
-        raise RankriseError(f"until is {until}: pass a rescaled time above 0 and at most {LONGEST:g}.")
-    if not 0 < tolerance < 1 or max_steps < 1:
-        raise RankriseError(f"tolerance is {tolerance} and max_steps {max_steps}: pass numbers above 0.")
+    if not (0 < until <= _LONGEST and 0 < tolerance < 1):
+        raise RankriseError(
+            f"until is {until} and tolerance {tolerance}: pass a rescaled time above 0 and at most "
+            f"{_LONGEST:g}, and a tolerance between 0 and 1."
+        )
     unit = -log10_alpha * math.log(10)
-    pairs, matrices = _checked_start(u0, v0, device)
+    matrices = isinstance(u0, list | tuple) and numpy.ndim(u0[0]) == 2
+    pairs, starts = [], list[Any](zip(u0, v0, strict=True) if matrices else [(u0, v0)])
+    for first, second in starts:
+        u, v = (as_tensor("u0 or v0", one).detach() for one in (first, second))
+        if u.shape[-1] != v.shape[-1]:
+            raise RankriseError(
+                f"u0 and v0 have shapes {tuple(u.shape)} and {tuple(v.shape)}: pass two vectors (p,), or two "
+                "lists of matrices (d, c)."
+            )
+        pairs.append(tuple(one.to(dtype=torch.float64, device=device or one.device) for one in (u, v)))
+    u, v = pairs[0]
     if not matrices:
-        ((u, v),) = pairs
         checked = checked_loss(loss, len(u), device=u.device)
         coordinates, z = Coordinates.of_weights(u, v, -unit)
-        return diagonal_flow(checked, coordinates, z, unit, until, tolerance, max_steps, progress)
-    checked = checked_loss(loss, shapes=[(len(u), len(v)) for u, v in pairs], device=pairs[0][0].device)
+        return diagonal_flow(checked, coordinates, z, unit, until, tolerance, progress)
+    checked = checked_loss(loss, shapes=[(len(u), len(v)) for u, v in pairs], device=u.device)
     columns = [Columns.of_start(u, v, -unit) for u, v in pairs]
     solved = follow_columns(checked, columns, until * unit, min(tolerance * unit, _LOOSEST_MATRIX_STEP))
-    conserved = tuple(u.T @ u - v.T @ v for u, v in pairs)
-    path_of = partial(MatrixPath.of, shapes=checked.shapes, conserved=conserved, unit=unit)
-    return _solve(checked, solved, path_of, unit, until, max_steps, progress)
+    return _collect(checked, solved, unit, until, None, progress)
 
 
 def random_start(
@@ -241,7 +269,7 @@ def random_start(
     if isinstance(size, int):
         return draw(size), draw(size)
     shapes = getattr(loss, "shapes", loss)
-    inner = checked_columns(columns, shapes)
+    inner = inner_dimensions(columns, shapes)
     pairs = [(draw(d1, count), draw(d2, count)) for (d1, d2), count in zip(shapes, inner, strict=True)]
     return [u for u, _ in pairs], [v for _, v in pairs]
 
@@ -253,51 +281,33 @@ def diagonal_flow(
     unit: float,
     until: float,
     tolerance: float,
-    max_steps: int = MOST_STEPS,
     progress: Callable[[float], None] | None = None,
 ) -> Flow:
     """The flow of a diagonal network from the place `z`, in times of `unit`."""
     # Beyond the unit itself: more at tiny scales, where transitions are far apart and their errors do not add
     # up, and a bound, because an error of log|a| that no activation time shows still shows in the values.
     allowed = tolerance * min(unit * (unit / 74) ** 0.25, 2000.0)
-    if len(z) > MOST_COORDINATES:
-        raise RankriseError(
-            f"{len(z)} coordinates have a Jacobian of {8e-9 * len(z) ** 2:.3g} GB: a flow takes at most "
-            f"{MOST_COORDINATES}."
-        )
-
-    def path_of(moments: list[Moment]) -> DiagonalPath:
-        places, rates = ([getattr(moment, name) for moment in moments] for name in ("place", "rate"))
-        return DiagonalPath(coordinates, torch.stack(places), torch.stack(rates) * unit)
-
     solved = integrate(loss, coordinates, z, until * unit, allowed)
-    return _solve(loss, solved, path_of, unit, until, max_steps, progress)
+    return _collect(loss, solved, unit, until, coordinates, progress)
 
 
-def _solve(
+def _collect(
     loss: Loss,
     solved: Iterator[Moment],
-    path_of: Callable[[list[Moment]], DiagonalPath | MatrixPath],
     unit: float,
     until: float,
-    max_steps: int,
+    coordinates: Coordinates | None,
     progress: Callable[[float], None] | None,
 ) -> Flow:
     """Collect the moments of a flow; what was solved is kept, however the solve ends."""
-    moments, steps = list[Moment](), -1
+    moments = list[Moment]()
     ending: Ending = "reached"
     message = f"The flow was followed to rescaled time {until:g}."
     try:
         for moment in solved:
             moments.append(moment)
-            steps += moment.accepted
-            if progress is not None and moment.accepted:
+            if progress is not None:
                 progress(moment.time / unit)
-            if steps >= max_steps and moment.time < until * unit:
-                ending = "max steps"
-                where = f"at rescaled time {moment.time / unit:.6g}"
-                message = f"Stopped after {max_steps} steps {where}: raise max_steps or tolerance."
-                break
     except StepTooSmall:
         if not moments:
             raise RankriseError("loss or its gradient is not finite at the start.") from None
@@ -306,40 +316,18 @@ def _solve(
             f"Stopped at rescaled time {moments[-1].time / unit:.6g}, where the flow or its loss stops being "
             "finite: take an earlier until, or a loss bounded below and twice differentiable."
         )
-    path, times = path_of(moments), [min(moment.time / unit, until) for moment in moments]
+    places = torch.stack([moment.place for moment in moments])
+    logs = zip(*(moment.log_singular_values for moment in moments), strict=True)
     return Flow(
-        times=torch.tensor(times, dtype=torch.float64, device=path.places.device),
-        losses=torch.tensor([one.loss for one in moments], dtype=torch.float64, device=path.places.device),
+        times=places.new_tensor([min(moment.time / unit, until) for moment in moments]),
+        losses=places.new_tensor([moment.loss for moment in moments]),
         log_inverse_alpha=unit,
-        path=path,
+        places=places,
+        rates=torch.stack([moment.rate for moment in moments]) * unit,
+        shapes=loss.shapes,
         ending=ending,
         message=message,
-        steps=steps,
         gradients=loss.counts["gradients"],
-        hessian_columns=loss.counts["columns"],
+        coordinates=coordinates,
+        log_singular_values=tuple(torch.stack(of_product) for of_product in logs),
     )
-
-
-def _checked_start(
-    u0: Any, v0: Any, device: torch.device | str | None
-) -> tuple[list[tuple[Tensor, Tensor]], bool]:
-    """The initial weights of each product, and whether they are matrices rather than one pair of vectors."""
-    matrices = numpy.ndim(u0[0]) == 2 if isinstance(u0, list | tuple) and u0 else getattr(u0, "ndim", 0) == 3
-    if matrices and len(u0) != len(v0):
-        raise RankriseError(f"u0 has {len(u0)} matrices and v0 has {len(v0)}: pass one per product in each.")
-    pairs = []
-    for first, second in zip(u0, v0, strict=True) if matrices else [(u0, v0)]:
-        u, v = as_tensor("u0", first), as_tensor("v0", second)
-        if u.ndim != 1 + matrices or v.ndim != u.ndim or u.shape[-1] != v.shape[-1]:
-            raise RankriseError(
-                f"u0 and v0 have shapes {tuple(u.shape)} and {tuple(v.shape)}: pass two vectors (p,), or two "
-                "lists of matrices (d, c)."
-            )
-        if not (u.isfinite().all() and v.isfinite().all()):
-            raise RankriseError("u0 or v0 is not finite.")
-        moves = u.any() | v.any() if matrices else ((u != 0) | (v != 0)).all()
-        if not moves:
-            raise RankriseError("u0 and v0 are both zero in a product, which then never moves: leave it out.")
-        u, v = (one.detach().to(dtype=torch.float64, device=device or one.device) for one in (u, v))
-        pairs.append((u, v))
-    return pairs, matrices

@@ -9,14 +9,12 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from rankrise.foundations.errors import RankriseError
 from rankrise.predict._diagonal import DiagonalPlateau
-from rankrise.predict._loss import LossFunction, Shape, checked_columns, checked_loss
+from rankrise.predict._loss import LossFunction, Shape, checked_loss, inner_dimensions
 from rankrise.predict._matrices.plateau import MatrixPlateau
 from rankrise.predict._stages import Stage, Stages, StagesEnding
 
 _TIE = 1e-9
-_WEAK = 1e-3
 
 
 def greedy(
@@ -52,23 +50,14 @@ def greedy(
     >>> [(round(s.time, 9), s.rank, round(s.loss, 9)) for s in stages], stages.mixing
     ([(0.5, 1, 0.625), (1.0, 2, 0.125), (2.0, 3, 0.0)], 'tracked')
     """
-    if not until > 0:
-        raise RankriseError(f"until is {until}: pass the rescaled time to stop at, a number above 0.")
     checked = checked_loss(loss, size, shapes, device)
     plateau: DiagonalPlateau | MatrixPlateau
     if checked.diagonal:
         plateau = DiagonalPlateau(checked)
     else:
-        plateau = MatrixPlateau(checked, checked_columns(columns, checked.shapes))
+        plateau = MatrixPlateau(checked, inner_dimensions(columns, checked.shapes))
     initial_loss, found = plateau.value, list[Stage]()
     ending, message = _follow(plateau, until, max_stages, found, progress)
-    notes: tuple[str, ...] = ()
-    weakest = min((stage.mixing for stage in found if stage.mixing > 0), default=math.inf)
-    if plateau.mixing == "ordered" and weakest < _WEAK:
-        notes = (
-            f"The weakest link between directions is {weakest:.1g} of the gradient: ordered exponents show "
-            "only at initialisation scales far below it.",
-        )
     return Stages(
         stages=tuple(found),
         shapes=checked.shapes,
@@ -76,9 +65,7 @@ def greedy(
         ending=ending,
         message=message,
         mixing=plateau.mixing,
-        notes=notes,
         gradients=checked.counts["gradients"],
-        hessian_columns=checked.counts["columns"],
     )
 
 
@@ -107,9 +94,9 @@ def _follow(
         if len(found) >= max_stages:
             return "max stages", f"Stopped after {max_stages} stages: raise max_stages for more."
 
-        product = plateau.place_of(winner)[0]
+        product = plateau.product_of(winner)
         close = (waits <= wait * (1 + _TIE)).nonzero()[:, 0].tolist()
-        tied = tuple(plateau.place_of(other)[0] for other in close if other != winner)
+        tied = tuple(plateau.product_of(other) for other in close if other != winner)
         runner_up = time + float(waits[order[1]]) if len(order) > 1 else math.inf
         time += wait
         plateau.wait(wait)
@@ -120,16 +107,10 @@ def _follow(
                 f"{where} has no point of rest. The loss may have an exponential tail or a valley: add a "
                 "little weight decay to it, or use the stages before."
             )
+        value, point, shapes = plateau.value, plateau.point, plateau.loss.shapes
         found.append(
             Stage(
-                time=time,
-                product=product,
-                loss=plateau.value,
-                point=plateau.point,
-                shapes=plateau.loss.shapes,
-                runner_up=runner_up,
-                tied=tied,
-                **moved,
+                time, product, loss=value, point=point, shapes=shapes, runner_up=runner_up, tied=tied, **moved
             )
         )
         if progress is not None:

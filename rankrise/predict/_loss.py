@@ -23,7 +23,7 @@ _COLUMNS_AT_ONCE = 64
 
 @dataclass
 class Loss:
-    """A loss of products of `shapes`, counting what is asked of it.
+    """A loss of products of `shapes`, counting its gradients.
 
     The function may bring faster derivatives; autograd stands in for what it lacks:
 
@@ -73,52 +73,41 @@ class Loss:
         """The loss and its gradient, as long as `flat`."""
         self.counts["gradients"] += 1
         supplied = getattr(self.function, "value_and_gradient", None)
-        if supplied is not None:
-            value, found = supplied(*self._arguments(flat))
-            gradient = found if self.diagonal else flattened(found)
-            return value, gradient if self.support is None else gradient[self.support]
-        with torch.enable_grad():
-            flat = flat.detach().requires_grad_()
-            value = self(flat)
-            (gradient,) = torch.autograd.grad(value, flat)
-        return value.detach(), gradient
+        if supplied is None:
+            return value_and_gradient(self, flat)
+        value, found = supplied(*self._arguments(flat))
+        gradient = found if self.diagonal else flattened(found)
+        return value, gradient if self.support is None else gradient[self.support]
 
     def hessian(self, flat: Tensor, columns: Tensor | None = None, rough: bool = False) -> Tensor:
         """The Hessian at `flat`, or some of its columns; a `rough` one has a few digits."""
-        columns = torch.arange(len(flat), device=flat.device) if columns is None else columns
         names = ("curvature", "hessian") if rough else ("hessian",)
         supplied = next((getattr(self.function, one) for one in names if hasattr(self.function, one)), None)
         if supplied is not None:
-            self.counts["columns"] += self.size
             hessian: Tensor = supplied(*self._arguments(flat))
             hessian = hessian if self.support is None else hessian[self.support][:, self.support]
-            return hessian if len(columns) == len(flat) else hessian[:, columns]
-        units = torch.eye(len(flat), dtype=flat.dtype, device=flat.device)[columns]
-        apply = self._by_autograd(flat)
+            return hessian if columns is None or len(columns) == len(flat) else hessian[:, columns]
+        units = torch.eye(len(flat), dtype=flat.dtype, device=flat.device)
+        units = units if columns is None else units[columns]
+        apply = self._second_derivative(flat)
         return torch.cat([apply(part) for part in units.split(_COLUMNS_AT_ONCE)]).T
 
     def hessian_product(self, flat: Tensor) -> Callable[[Tensor], Tensor]:
         """The function `v -> H v` for many `v` (size,), sharing what depends on `flat` alone."""
         supplied = getattr(self.function, "hessian_product", None)
         if supplied is None:
-            by_autograd = self._by_autograd(flat)
-            return lambda direction: by_autograd(direction[None])[0]
-        apply = supplied(*self.split(flat))
+            apply = self._second_derivative(flat)
+            return lambda direction: apply(direction[None])[0]
+        product = supplied(*self.split(flat))
+        return lambda direction: flattened(product(*self.split(direction)))
 
-        def product(direction: Tensor) -> Tensor:
-            self.counts["columns"] += 1
-            return flattened(apply(*self.split(direction)))
-
-        return product
-
-    def _by_autograd(self, flat: Tensor) -> Callable[[Tensor], Tensor]:
-        """The function from directions (n, size) to the Hessian times each of them."""
+    def _second_derivative(self, flat: Tensor) -> Callable[[Tensor], Tensor]:
+        """The function from directions (n, size) to the Hessian times each of them, by autograd."""
         with torch.enable_grad():
             flat = flat.detach().requires_grad_()
             (gradient,) = torch.autograd.grad(self(flat), flat, create_graph=True)
 
         def apply(directions: Tensor) -> Tensor:
-            self.counts["columns"] += len(directions)
             if not gradient.requires_grad:  # the loss is linear
                 return torch.zeros_like(directions)
             single = len(directions) == 1
@@ -142,10 +131,19 @@ class Loss:
         return (flat.new_zeros(self.size).index_put((self.support,), flat),)
 
 
+def value_and_gradient(function: LossFunction, point: Tensor) -> tuple[Tensor, Tensor]:
+    """The value and the gradient of a function of one vector, by autograd."""
+    with torch.enable_grad():
+        point = point.detach().requires_grad_()
+        value = function(point)
+        (gradient,) = torch.autograd.grad(value, point)
+    return value.detach(), gradient
+
+
 def split_products(flat: Tensor, shapes: Sequence[Shape]) -> list[Tensor]:
-    """The matrices of these shapes that a flat vector holds, one after another."""
-    parts = flat.split([rows * columns for rows, columns in shapes])
-    return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+    """The matrices of these shapes that a flat vector, or each of several (..., size), holds in a row."""
+    parts = flat.split([rows * columns for rows, columns in shapes], dim=-1)
+    return [part.view(*part.shape[:-1], *shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
 def flattened(matrices: Sequence[Tensor]) -> Tensor:
@@ -160,18 +158,15 @@ def checked_loss(
     device: torch.device | str = "cpu",
 ) -> Loss:
     """A loss of `size` coordinates or of products of `shapes`, by default its own, tried near zero."""
-    own = getattr(function, "size", None), getattr(function, "shapes", None)
     if size is None and shapes is None:
-        size, shapes = own
+        size, shapes = getattr(function, "size", None), getattr(function, "shapes", None)
     if (size is None) == (shapes is None):
         raise RankriseError(
             "pass size, the number of coordinates of a diagonal network, or shapes, one (d1, d2) per product "
             f"of matrices: size is {size} and shapes is {shapes}."
         )
-    found = ((1, 1),) * size if size is not None else tuple((d1, d2) for d1, d2 in shapes or ())
-    if not found or (own != (None, None) and own != (size, None if size else found)):
-        raise RankriseError(f"size is {size} and shapes is {shapes}: pass those of the loss.")
-    loss = Loss(function, found, size is not None, device)
+    products = ((1, 1),) * size if size is not None else tuple((d1, d2) for d1, d2 in shapes or ())
+    loss = Loss(function, products, size is not None, device)
     value = loss(torch.linspace(0.05, 0.1, loss.size, dtype=torch.float64, device=device))
     scalar = isinstance(value, Tensor) and value.shape == () and value.dtype == torch.float64
     if not (scalar and value.isfinite()):
@@ -179,11 +174,8 @@ def checked_loss(
     return loss
 
 
-def checked_columns(columns: int | Sequence[int] | None, shapes: Sequence[Shape]) -> tuple[int, ...]:
+def inner_dimensions(columns: int | Sequence[int] | None, shapes: Sequence[Shape]) -> tuple[int, ...]:
     """The inner dimension of each product: min(d1, d2) for None, one number for all, or one per product."""
     if columns is None:
-        return tuple(min(shape) for shape in shapes)
-    found = (columns,) * len(shapes) if isinstance(columns, int) else tuple(columns)
-    if len(found) != len(shapes) or min(found) < 1:
-        raise RankriseError(f"columns is {columns}: pass 1 or more, for all {len(shapes)} or for each.")
-    return found
+        return tuple(map(min, shapes))
+    return (columns,) * len(shapes) if isinstance(columns, int) else tuple(columns)

@@ -1,6 +1,6 @@
-"""Moments of a solved flow, the cubics between them, and the times at which something passes a threshold."""
+"""Moments of a solved flow, the cubics between them, and the times at which something passes a level."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +17,7 @@ class Moment:
     """A moment of a flow: time t, the loss, what is followed, and its rate.
 
     A diagonal network's `place` is z; for matrices it is the flat products, with the logarithms of their
-    singular values, and `drift` is the largest fraction of a column by which the conserved quantity had to be
-    restored. A moment that is not `accepted` lies within a step.
+    singular values.
     """
 
     time: float
@@ -26,26 +25,6 @@ class Moment:
     place: Tensor
     rate: Tensor
     log_singular_values: Sequence[Tensor] = ()
-    drift: float = 0.0
-    accepted: bool = True
-
-
-@dataclass(frozen=True)
-class Crossing:
-    """Singular value number `rank` of a product passed a threshold, upward or downward, at a rescaled time.
-
-    In a diagonal network it is the size of the coordinate `product`, and `rank` is 1.
-    """
-
-    time: float
-    product: int
-    upward: bool
-    rank: int = 1
-
-    @property
-    def coordinate(self) -> int:
-        """The number of the product, which is a coordinate of `a` in a diagonal network."""
-        return self.product
 
 
 def hermite(part: Any, step: Any, ends: tuple[Any, Any], rates: tuple[Any, Any]) -> Any:
@@ -60,13 +39,30 @@ def hermite(part: Any, step: Any, ends: tuple[Any, Any], rates: tuple[Any, Any])
     )
 
 
-def crossed(
-    level: Tensor | float, step: Tensor, ends: tuple[Tensor, Tensor], rates: tuple[Tensor, Tensor]
-) -> Tensor:
-    """The part of each step at which its cubic meets its level, by bisection."""
-    left, right = torch.zeros_like(step), torch.ones_like(step)
+def passages(
+    times: Tensor, heights: Tensor, levels: Tensor, rates_at: Callable[[Tensor, Tensor], Tensor]
+) -> list[tuple[float, int, bool]]:
+    """When a column of `heights` (n, m) passes its level (m,): the time, the column, and whether upward.
+
+    A column above its level at the beginning has a passage at time 0. `rates_at` gives the rates at some
+    moments of some columns, nan where they are unknown: growth is then a line.
+    """
+    above = heights >= levels
+    found = [(0.0, column, True) for column in above[0].nonzero()[:, 0].tolist()]
+    steps, columns = (above[1:] != above[:-1]).nonzero(as_tuple=True)
+    length, level = times[steps + 1] - times[steps], levels[columns]
+    early, late = heights[steps, columns], heights[steps + 1, columns]
+    rates = torch.stack([rates_at(steps, columns), rates_at(steps + 1, columns)])
+    rates = torch.where(rates.isnan().any(0), (late - early) / length, rates)
+
+    left, right = torch.zeros_like(length), torch.ones_like(length)
     for _ in range(60):
         middle = (left + right) / 2
-        before = (hermite(middle, step, ends, rates) > level) == (ends[0] > level)
+        here = hermite(middle, length, (early, late), (rates[0], rates[1]))
+        before = (here > level) == (early > level)
         left, right = torch.where(before, middle, left), torch.where(before, right, middle)
-    return right
+    right = torch.where(early.isfinite() & late.isfinite(), right, 1.0)
+    moments = times[steps] + right * length
+    return found + list(
+        zip(moments.tolist(), columns.tolist(), above[steps + 1, columns].tolist(), strict=True)
+    )

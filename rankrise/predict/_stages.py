@@ -1,10 +1,10 @@
 """Stages in order of time: what Algorithm 1 finds."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, overload
 
-import torch
 from torch import Tensor
 
 from rankrise.foundations.text_tables import text_table
@@ -17,6 +17,7 @@ Mixing = Literal["ordered", "tracked"]
 
 FLAT = 1e-9
 """A rate below this fraction of the largest at zero is nothing."""
+_WEAK = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,9 +79,9 @@ class Stage:
 class Stages(Sequence[Stage]):
     """The stages in order of time, and why there are no more: `ending`, with a sentence in `message`.
 
-    `initial_loss` is the loss at zero, on the plateau before the first stage. Of full matrices, `mixing` says
-    whether exponents were added in order ("ordered") or carried along with blocks of directions ("tracked"),
-    and `notes` are warnings. `gradients` and `hessian_columns` are what it cost.
+    `initial_loss` is the loss at zero, on the plateau before the first stage; `gradients` is what it cost. Of
+    full matrices, `mixing` says whether exponents were added in order ("ordered") or carried along with
+    blocks of directions ("tracked").
     """
 
     stages: tuple[Stage, ...]
@@ -89,9 +90,7 @@ class Stages(Sequence[Stage]):
     ending: StagesEnding
     message: str
     mixing: Mixing | None = None
-    notes: tuple[str, ...] = ()
     gradients: int = 0
-    hessian_columns: int = 0
 
     @overload
     def __getitem__(self, index: int) -> Stage: ...
@@ -113,13 +112,15 @@ class Stages(Sequence[Stage]):
         return self.mixing is None
 
     @property
-    def ties(self) -> tuple[int, ...]:
-        """The numbers of the tied stages."""
-        return tuple(number for number, stage in enumerate(self.stages) if stage.tied)
-
-    def times(self, product: int) -> list[float]:
-        """The times at which a product gains a direction."""
-        return [stage.time for stage in self.stages if stage.product == product]
+    def notes(self) -> tuple[str, ...]:
+        """A warning if directions are coupled so weakly that it shows only at tiny initialisation scales."""
+        weakest = min((stage.mixing for stage in self if stage.mixing > 0), default=math.inf)
+        if self.mixing != "ordered" or weakest >= _WEAK:
+            return ()
+        return (
+            f"The weakest link between directions is {weakest:.1g} of the gradient: ordered exponents show "
+            "only at initialisation scales far below it.",
+        )
 
     def table(self, label: Callable[[int], str] = str) -> dict[str, list[str]]:
         """One line per stage, as columns of text; `label` names the products."""
@@ -141,41 +142,36 @@ class Stages(Sequence[Stage]):
         `points=False` leaves the points out, for a record that keeps them as a tensor.
         """
         names = ["time", "coordinate", "sign", "rank", "loss", "left", "runner_up", "tied"]
-        about: dict[str, Any] = {"ending": self.ending, "message": self.message}
-        about |= {"initial_loss": self.initial_loss}
+        about = {name: getattr(self, name) for name in ("ending", "message", "initial_loss")}
         if not self.diagonal:
             names[1:2] = ["product", "gap", "mixing"]
-            about |= {"mixing": self.mixing, "notes": self.notes, "shapes": self.shapes}
-            about |= {"gradients": self.gradients, "hessian_columns": self.hessian_columns}
-        about["stages"] = []
-        for stage in self.stages:
+            about |= {name: getattr(self, name) for name in ("mixing", "notes", "shapes", "gradients")}
+        about["stages"] = rows = []
+        for stage in self:
             row = {name: getattr(stage, name) for name in names}
             if label is not None:
                 row["label"] = label(stage.product)
             if not self.diagonal:
                 row |= {"rates": [part.tolist() for part in stage.rates]}
                 row |= {"exponents": [part.tolist() for part in stage.exponents]}
-            if points and self.diagonal:
-                row["point"] = stage.point.tolist()
-            elif points:
-                row["points"] = [point.tolist() for point in stage.points]
-            about["stages"].append(row)
+            if points:
+                name, point = ("point", stage.point) if self.diagonal else ("points", stage.points)
+                row[name] = [part.tolist() for part in point]
+            rows.append(row)
         return about
 
     @staticmethod
-    def from_dict(record: Mapping[str, Any], points: Tensor | None = None) -> "Stages":
-        """The stages of a diagonal network from `to_dict`, with `points` (stages, p) if it has none.
+    def from_dict(record: Mapping[str, Any], points: Tensor) -> "Stages":
+        """The stages of a diagonal network from `to_dict`, with their `points` (stages, p).
 
+        >>> import torch
         >>> from rankrise import predict
         >>> target = torch.tensor([1.0, -2.0], dtype=torch.float64)
         >>> stages = predict.greedy(lambda a: ((a - target) ** 2).sum() / 2, 2)
-        >>> Stages.from_dict(stages.to_dict())[0].point
+        >>> Stages.from_dict(stages.to_dict(), torch.stack([stage.point for stage in stages]))[0].point
         tensor([ 0., -2.], dtype=torch.float64)
         """
-        rows = record["stages"]
-        if points is None:
-            points = torch.tensor([row["point"] for row in rows], dtype=torch.float64)
-        shapes = ((1, 1),) * (points.shape[1] if points.ndim == 2 else 0)
+        shapes = ((1, 1),) * points.shape[1]
         stages = tuple(
             Stage(
                 time=float(row["time"]),
@@ -189,6 +185,6 @@ class Stages(Sequence[Stage]):
                 runner_up=float(row["runner_up"]),  # JSON has "inf" where nothing else is due
                 tied=tuple(row["tied"]),
             )
-            for row, point in zip(rows, points, strict=True)
+            for row, point in zip(record["stages"], points, strict=True)
         )
         return Stages(stages, shapes, float(record["initial_loss"]), record["ending"], record["message"])

@@ -54,9 +54,10 @@ def print_stages(stages: Stages, label: Callable[[int], str], flow: Flow | None 
                 console.print(f"{name}: {MEANINGS[name]}")
     more = " Raise --until to see it." if stages.ending == "until" else ""
     console.print(f"{'The end' if stages else 'No stage'}: {stages.message}{more}")
-    for number in stages.ties:
-        names = ", ".join(label(other) for other in stages[number].tied)
-        console.print(f"Stage {number + 1} is tied with {names}: the theory does not cover it.")
+    for number, stage in enumerate(stages, start=1):
+        if stage.tied:
+            names = ", ".join(map(label, stage.tied))
+            console.print(f"Stage {number} is tied with {names}: the theory does not cover it.")
     if stages.mixing is not None:
         console.print(f"Mixing: {stages.mixing}; {RULES[stages.mixing]}")
     for note in stages.notes:

@@ -97,7 +97,7 @@ def train_full_weights(
     times, losses, key_queries, value_outputs = zip(*kept, strict=True)
     predicted = [torch.zeros(0, dtype=torch.float64)] * 2  # none for several heads
     if isinstance(network, DiagonalHead):
-        head = FullHead(network.inputs, network.targets, 1, network.objective)
+        head = FullHead(network.inputs, network.targets, network.objective)
         most = FEW if dimension > LARGE else 10_000
         stages = predict.greedy(head, until=until, max_stages=most)
         for product in range(2):
@@ -122,11 +122,10 @@ def full_loss(network: Network, weights: Tensor) -> Tensor:
     state = network.inputs
     if isinstance(network, DiagonalHead):
         return network.loss_of(_attend(state, key_query[0, 0], value_output[0, 0]))
-    activate = getattr(torch.nn.functional, network.activation)
     for layer, (inward, outward) in enumerate(zip(network.feed_in, network.feed_out, strict=True)):
         pairs = zip(key_query[layer], value_output[layer], strict=True)
         state = state + sum(_attend(state, *pair) for pair in pairs)
-        state = state + activate(state @ inward) @ outward.mT
+        state = state + torch.nn.functional.gelu(state @ inward) @ outward.mT
     return network.loss_of(state)
 
 

@@ -84,7 +84,7 @@ def _compute(run: ToyRun, settings: ToySettings, piece: Piece) -> None:
             write_json(folder / piece.file, checked)
         case "comparison":
             stages = run.stages(seed)
-            names = ("largest_time_error", "largest_point_error", "support_grows_by_at_most_one")
+            names = ("largest_time_error", "largest_point_error")
             rows = {}
             for alpha in settings.alphas if stages else ():
                 comparison = predict.compare(stages, run.flow(seed, alpha), ACTIVE)

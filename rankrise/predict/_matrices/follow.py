@@ -8,16 +8,16 @@ next column becomes visible, and the cost of a transition does not depend on alp
 
 import copy
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from rankrise.predict._loss import Loss, Shape, split_products
+from rankrise.predict._loss import Loss
 from rankrise.predict._matrices.active import FactorSpace, Linearised, Step, next_length
 from rankrise.predict._matrices.columns import GAUSS, Columns, advance
-from rankrise.predict._paths import Crossing, Moment, StepTooSmall, crossed
+from rankrise.predict._paths import Moment, StepTooSmall
 
 VISIBLE = 1e-5
 """A column below this size changes a product by less than 1e-10."""
@@ -31,8 +31,6 @@ _GROWTH = 0.7
 _OVERSHOOT = 1.5
 """The e-foldings by which a column too small to see may grow beyond that within a step."""
 _SMALLEST_STEP = 1e-13
-_RESOLVED = 1e-9
-"""A singular value below this fraction of the largest is rounding in the product."""
 
 
 def follow_columns(loss: Loss, columns: list[Columns], until: float, tolerance: float) -> Iterator[Moment]:
@@ -62,15 +60,14 @@ def follow_columns(loss: Loss, columns: list[Columns], until: float, tolerance: 
                 if not (torch.cat(hidden) > math.log(VISIBLE) + _OVERSHOOT).any():
                     break
             size *= 0.5 if error <= 1 else next_length(error)
-        drift = 0.0
         for many in moved:
             many.rotate()
-            drift = max(drift, many.restore())
+            many.restore()
         for moment in between:
             yield replace(moment, time=time + moment.time)
         time = until if time + size >= until else time + size
         here = _State(loss, moved)
-        yield here.moment(time, drift)
+        yield here.moment(time)
         size = size * next_length(error) if here.space.size else math.inf
 
 
@@ -120,7 +117,7 @@ class _State:
         def gradient_at(tau: float) -> Tensor:
             return gradient if step is None else step.gradient_at(tau)
 
-        tau, spread, drift = 0.0, 0.0, 0.0
+        tau, spread = 0.0, 0.0
         while tau < size:
             part = min(longest, size - tau)
             later = gradient_at(tau + part)
@@ -148,15 +145,14 @@ class _State:
                     for many, rank in zip(columns, ranks, strict=True):
                         many.separate(rank)
                         many.rotate(rank)
-                        drift = max(drift, many.restore(rank))
+                        many.restore(rank)
                     spread = 0.0
-                moments.append(Moment(tau, value, *_observed(loss, columns, gradient), drift, accepted=False))
+                moments.append(Moment(tau, value, *_observed(loss, columns, gradient)))
         return columns, moments
 
-    def moment(self, time: float = 0.0, drift: float = 0.0) -> Moment:
+    def moment(self, time: float = 0.0) -> Moment:
         """The end of a step."""
-        place = _observed(self.loss, self.columns, self.point.gradient)
-        return Moment(time, float(self.point.value), *place, drift)
+        return Moment(time, float(self.point.value), *_observed(self.loss, self.columns, self.point.gradient))
 
 
 def _observed(loss: Loss, columns: list[Columns], gradient: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
@@ -167,64 +163,5 @@ def _observed(loss: Loss, columns: list[Columns], gradient: Tensor) -> tuple[Ten
         up, down = scaled[: many.rows], scaled[many.rows :]
         products.append((up @ down.T).flatten())
         rates.append(-(slope @ down @ down.T + up @ up.T @ slope).flatten())
-    return torch.cat(products), torch.cat(rates), [many.log_singular_values() for many in columns]
-
-
-@dataclass(frozen=True, eq=False)
-class MatrixPath:
-    """Flat products `places` (n, size) with their `rates`; `log_singular_values` (n, min(d1, d2)) of each.
-
-    `conserved` (c, c) per product is `U^T U - V^T V` in units of alpha^2, which never changes, and `drift` is
-    the largest relative change of a column by errors before it was restored.
-    """
-
-    shapes: tuple[Shape, ...]
-    places: Tensor
-    rates: Tensor
-    log_singular_values: tuple[Tensor, ...]
-    conserved: tuple[Tensor, ...]
-    drift: float
-
-    @staticmethod
-    def of(
-        moments: Sequence[Moment], shapes: tuple[Shape, ...], conserved: tuple[Tensor, ...], unit: float
-    ) -> "MatrixPath":
-        """The path through moments, in times of `unit`."""
-        logs = zip(*(moment.log_singular_values for moment in moments), strict=True)
-        return MatrixPath(
-            shapes=shapes,
-            places=torch.stack([moment.place for moment in moments]).cpu(),
-            rates=torch.stack([moment.rate * unit for moment in moments]).cpu(),
-            log_singular_values=tuple(torch.stack(of_product).cpu() for of_product in logs),
-            conserved=conserved,
-            drift=max(moment.drift for moment in moments),
-        )
-
-    def product(self, places: Tensor) -> Tensor:
-        """The flat products at some places, which are the products themselves."""
-        return places
-
-    def crossings(self, times: Tensor, threshold: float) -> list[Crossing]:
-        """Every time a singular value passes `threshold`, in no order."""
-        found, level = [], math.log(threshold)
-        for product, logs in enumerate(self.log_singular_values):
-            above = logs > level
-            found += [Crossing(0.0, product, True, int(k) + 1) for k in above[0].nonzero()[:, 0]]
-            for before, k in (above[1:] != above[:-1]).nonzero().tolist():
-                step, ends = times[before + 1] - times[before], (logs[before, k], logs[before + 1, k])
-                part = torch.ones(())
-                if ends[0].isfinite() and ends[1].isfinite():
-                    early, late = (self._log_rate(product, k, moment) for moment in (before, before + 1))
-                    if early is None or late is None:  # Growth is a line in the logarithm
-                        early = late = (ends[1] - ends[0]) / step
-                    part = crossed(level, step, ends, (early, late))
-                time = float(times[before] + part * step)
-                found.append(Crossing(time, product, bool(above[before + 1, k]), k + 1))
-        return found
-
-    def _log_rate(self, product: int, k: int, moment: int) -> Tensor | None:
-        """The rate of the logarithm of a singular value, None where the product does not resolve it."""
-        flat = self.places[moment], self.rates[moment]
-        a, rate = (split_products(one, self.shapes)[product] for one in flat)
-        left, values, right = torch.linalg.svd(a, full_matrices=False)
-        return left[:, k] @ rate @ right[k] / values[k] if values[k] > _RESOLVED * values[0] else None
+    logs = [many.log_singular_values().cpu() for many in columns]
+    return torch.cat(products).cpu(), torch.cat(rates).cpu(), logs

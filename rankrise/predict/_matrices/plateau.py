@@ -172,10 +172,13 @@ class MatrixPlateau:
             waits.append(torch.where(moves, (1 - modes.exponents) / rates, math.inf))
         return torch.cat(waits)
 
-    def place_of(self, winner: int) -> tuple[int, int]:
-        """The product and the mode that an entry of `waits` belongs to."""
+    def product_of(self, winner: int) -> int:
+        """The product that an entry of `waits` belongs to."""
+        return self._places()[winner][0]
+
+    def _places(self) -> list[tuple[int, int]]:
         counts = [len(modes.rates) for modes in self._modes]
-        return [(product, mode) for product, count in enumerate(counts) for mode in range(count)][winner]
+        return [(product, mode) for product, count in enumerate(counts) for mode in range(count)]
 
     def wait(self, time: float) -> None:
         """Let a rescaled time pass."""
@@ -183,7 +186,7 @@ class MatrixPlateau:
 
     def move_on(self, winner: int) -> dict[str, Any] | None:
         """Let a mode become active and follow the flow to its rest: a `Stage`'s fields, or None."""
-        product, mode = self.place_of(winner)
+        product, mode = self._places()[winner]
         sizes = [max(shape) for shape in self.loss.shapes]
         largest = [self.point.new_zeros(size, size) for size in sizes]
 

@@ -1,23 +1,19 @@
-"""Attention with diagonal weights, a head (Eq. 1) or a transformer (Example 3.2), taught by a random one.
+"""An attention head with diagonal weights (Eq. 1), taught by a random one.
 
 A coordinate of a_KQ weighs one column of the inputs in the scores, one of a_VO weighs one column in the
 output. Coordinates that are zero drop out with their columns, so a head of few active coordinates costs
-little. Derivatives of a head are in closed form.
+little. Derivatives are in closed form.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.objective import Objective
 from rankrise.predict._networks import data
-
-Activation = Literal["gelu", "silu", "softplus", "tanh"]
-"""The activations on offer, all twice differentiable, as Definition 3.1 asks."""
 
 
 class AttentionEntry(NamedTuple):
@@ -29,15 +25,12 @@ class AttentionEntry(NamedTuple):
     entry: int
 
 
-def attention_entry(coordinate: int, layers: int, heads: int, dimension: int) -> AttentionEntry:
+def attention_entry(coordinate: int, heads: int, dimension: int) -> AttentionEntry:
     """The entry of a coordinate of `[w_K * w_Q, w_V * w_O]` over layers and heads (Example 3.2).
 
-    >>> attention_entry(7, layers=2, heads=1, dimension=3)
+    >>> attention_entry(7, heads=1, dimension=3)
     AttentionEntry(layer=1, head=0, kind='KQ', entry=1)
     """
-    size = 2 * dimension * heads * layers
-    if not 0 <= coordinate < size:
-        raise RankriseError(f"coordinate {coordinate} does not exist: pass one from 0 to {size - 1}.")
     block, entry = divmod(coordinate, dimension)
     position, kind = divmod(block, 2)
     layer, head = divmod(position, heads)
@@ -45,23 +38,47 @@ def attention_entry(coordinate: int, layers: int, heads: int, dimension: int) ->
 
 
 @dataclass(eq=False)
-class HeadLoss:
+class DiagonalHead:
     """The loss of `softmax(K diag(a_KQ) K^T) V diag(a_VO)` as a function of `a = [a_KQ, a_VO]` (m + n,).
 
-    `keys` K are (samples, tokens, m), `values` V and `targets` (samples, tokens, n); `constant` is the loss
-    of the outputs left out.
+    `keys` K are (samples, tokens, m), `values` V and `targets` (samples, tokens, n), in float64. They are the
+    same tokens X in the head of Eq. 1, without its 1/sqrt(d), where `a = [w_K * w_Q, w_V * w_O]`; the `a` of
+    `teacher` (p,) set the targets. `constant` is the loss of the outputs left out.
     """
 
     keys: Tensor
     values: Tensor
     targets: Tensor
-    objective: Objective
+    objective: Objective = "squared"
+    teacher: Tensor | None = None
     constant: float = 0.0
+
+    @property
+    def inputs(self) -> Tensor:
+        """The tokens X (samples, tokens, d)."""
+        return self.values
+
+    @property
+    def size(self) -> int:
+        """The number of coordinates, p."""
+        return self.keys.shape[-1] + self.values.shape[-1]
 
     def __call__(self, a: Tensor) -> Tensor:
         """The loss at `a`, twice differentiable by autograd."""
-        outputs = _attend(self.keys, self.values, a)
-        return data.mean_loss(outputs, self.targets, self.objective) + self.constant
+        return self.loss_of(_attend(self.keys, self.values, a)) + self.constant
+
+    def loss_of(self, outputs: Tensor) -> Tensor:
+        """The loss of other outputs (samples, tokens, d) on the same data, such as those of full weights."""
+        return data.mean_loss(outputs, self.targets, self.objective)
+
+    def place(self, coordinate: int) -> AttentionEntry:
+        """Which entry a coordinate of `a` is: (0, 0, "KQ" or "VO", entry)."""
+        return attention_entry(coordinate, heads=1, dimension=self.keys.shape[-1])
+
+    def label(self, coordinate: int) -> str:
+        """The name of a coordinate, such as "VO 7"."""
+        place = self.place(coordinate)
+        return f"{place.kind} {place.entry}"
 
     @torch.no_grad()
     def value_and_gradient(self, a: Tensor) -> tuple[Tensor, Tensor]:
@@ -115,20 +132,19 @@ class HeadLoss:
         """The Hessian (m + n, m + n) to about six digits, from float32: enough for Newton's method."""
         return self._single_precision.hessian(a.float()).double()
 
-    def restricted(self, support: Tensor) -> "HeadLoss | None":
+    def restricted(self, support: Tensor) -> "DiagonalHead | None":
         """The loss of the coordinates `support` (k,) alone, at their price; None if outputs are mixed."""
         if self.objective != "squared":
             return None
         split = self.keys.shape[-1]
-        kept, dropped = support[support >= split] - split, torch.ones(self.values.shape[-1], dtype=torch.bool)
-        dropped[kept.cpu()] = False
-        missed = self.targets[..., dropped.to(self.targets.device)]
-        return HeadLoss(
+        kept = support[support >= split] - split
+        missed = self.targets.clone()
+        missed[..., kept] = 0
+        return DiagonalHead(
             self.keys[..., support[support < split]].contiguous(),
             self.values[..., kept].contiguous(),
             self.targets[..., kept].contiguous(),
-            "squared",
-            self.constant + float(missed.square().sum()) / (2 * len(self.targets)),
+            constant=self.constant + float(missed.square().sum()) / (2 * len(self.targets)),
         )
 
     @cached_property
@@ -138,41 +154,8 @@ class HeadLoss:
         return keys_t, values_t, self.targets.mT.contiguous()
 
     @cached_property
-    def _single_precision(self) -> "HeadLoss":
-        return HeadLoss(self.keys.float(), self.values.float(), self.targets.float(), self.objective)
-
-
-class DiagonalHead(HeadLoss):
-    """The loss of a diagonal attention head on its data, as a function of `a = [w_K * w_Q, w_V * w_O]`.
-
-    The head computes `softmax(X diag(a_KQ) X^T) X diag(a_VO)` (Eq. 1, without 1/sqrt(d)).
-    `inputs` and `targets` are (samples, tokens, d) in float64; the `a` of `teacher` (p,) set the targets.
-    """
-
-    def __init__(
-        self, inputs: Tensor, targets: Tensor, objective: Objective = "squared", teacher: Tensor | None = None
-    ) -> None:
-        data.check_data(inputs, targets, objective)
-        super().__init__(inputs, inputs, targets, objective)
-        self.inputs, self.teacher = inputs, teacher
-
-    @property
-    def size(self) -> int:
-        """The number of coordinates, p = 2d."""
-        return 2 * self.inputs.shape[-1]
-
-    def loss_of(self, outputs: Tensor) -> Tensor:
-        """The loss of other outputs (samples, tokens, d) on the same data, such as those of full weights."""
-        return data.mean_loss(outputs, self.targets, self.objective)
-
-    def place(self, coordinate: int) -> AttentionEntry:
-        """Which entry a coordinate of `a` is: (0, 0, "KQ" or "VO", entry)."""
-        return attention_entry(coordinate, layers=1, heads=1, dimension=self.inputs.shape[-1])
-
-    def label(self, coordinate: int) -> str:
-        """The name of a coordinate, such as "VO 7"."""
-        place = self.place(coordinate)
-        return f"{place.kind} {place.entry}"
+    def _single_precision(self) -> "DiagonalHead":
+        return DiagonalHead(self.keys.float(), self.values.float(), self.targets.float(), self.objective)
 
 
 def diagonal_head(
@@ -189,12 +172,12 @@ def diagonal_head(
     >>> network.size, network.label(4), float(network(network.teacher))
     (6, 'VO 1', 0.0)
     """
-    data.check_sizes(dimension=dimension, tokens=tokens, samples=samples)
     source = torch.Generator().manual_seed(seed)
     inputs = data.gaussian(source, samples, tokens, dimension)
     teacher = data.gaussian(source, 2 * dimension) * data.gaussian(source, 2 * dimension)
     targets = data.targets_of(_attend(inputs, inputs, teacher), objective)
-    return DiagonalHead(inputs.to(device), targets.to(device), objective, teacher.to(device))
+    inputs = inputs.to(device)
+    return DiagonalHead(inputs, inputs, targets.to(device), objective, teacher.to(device))
 
 
 def _attend(keys: Tensor, values: Tensor, a: Tensor) -> Tensor:
@@ -278,114 +261,3 @@ def _chunk_length(values: Tensor, elements: int) -> int:
     if values.device.type != "cpu":
         return len(values)
     return min(len(values), max(1, elements // max(1, values[0].numel())))
-
-
-@dataclass(frozen=True, eq=False)
-class DiagonalTransformer:
-    """The loss of a diagonal transformer, as a function of `a = [w_K * w_Q, w_V * w_O]` over its heads.
-
-    From Z_0 = X, layer l adds the outputs of its heads (Eq. 1) and then `activation(Z W_A^l) (W_B^l)^T`, of
-    fixed weights. `inputs` and `targets` are (samples, tokens, d), `feed_in` (W_A) and `feed_out` (W_B) are
-    (layers, d, width), all in float64; the `a` of `teacher` (p,) set the targets.
-    """
-
-    inputs: Tensor
-    targets: Tensor
-    feed_in: Tensor
-    feed_out: Tensor
-    heads: int
-    activation: Activation = "gelu"
-    objective: Objective = "squared"
-    teacher: Tensor | None = None
-
-    def __post_init__(self) -> None:
-        data.check_sizes(heads=self.heads)
-        data.check_choice("activation", self.activation, get_args(Activation))
-        data.check_data(self.inputs, self.targets, self.objective)
-
-    @property
-    def layers(self) -> int:
-        """The number of layers, L."""
-        return len(self.feed_in)
-
-    @property
-    def size(self) -> int:
-        """The number of coordinates, p = 2dHL."""
-        return 2 * self.inputs.shape[-1] * self.heads * self.layers
-
-    def __call__(self, a: Tensor) -> Tensor:
-        """The loss at `a` (p,), twice differentiable by autograd."""
-        return self.loss_of(self.outputs(a))
-
-    def outputs(self, a: Tensor) -> Tensor:
-        """Z_L of Example 3.2, the shape of `inputs`."""
-        activate = getattr(torch.nn.functional, self.activation)
-        state, (samples, tokens, dimension) = self.inputs, self.inputs.shape
-        layers = a.reshape(self.layers, self.heads, 2, -1)
-        for heads, inward, outward in zip(layers, self.feed_in, self.feed_out, strict=True):
-            # The heads of a sample share its tokens, so that a product takes all of them at once. Scores are
-            # symmetric: a softmax over rows gives the transposed weights, and is the faster one.
-            key_query, value_output = heads.unbind(1)
-            scaled = (state.unsqueeze(1) * key_query.unsqueeze(1)).view(samples, -1, dimension)
-            weights = (scaled @ state.mT).view(samples, -1, tokens, tokens).softmax(2)
-            mixed = (weights.mT.reshape(samples, -1, tokens) @ state).view(samples, -1, tokens, dimension)
-            state = state + torch.einsum("shtd,hd->std", mixed, value_output)
-            state = state + activate(state @ inward) @ outward.mT
-        return state
-
-    def value_and_gradient(self, a: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss and its gradient (p,) at `a`, by autograd."""
-        with torch.enable_grad():
-            point = a.detach().requires_grad_()
-            loss = self(point)
-            (gradient,) = torch.autograd.grad(loss, point)
-        return loss.detach(), gradient
-
-    def loss_of(self, outputs: Tensor) -> Tensor:
-        """The loss of other outputs (samples, tokens, d) on the same data, such as those of full weights."""
-        return data.mean_loss(outputs, self.targets, self.objective)
-
-    def place(self, coordinate: int) -> AttentionEntry:
-        """Which entry a coordinate of `a` is: (layer, head, "KQ" or "VO", entry)."""
-        return attention_entry(coordinate, self.layers, self.heads, self.inputs.shape[-1])
-
-    def label(self, coordinate: int) -> str:
-        """The name of a coordinate, such as "layer 2 head 1 KQ 3": layers and heads count from 1 in names."""
-        place = self.place(coordinate)
-        return f"layer {place.layer + 1} head {place.head + 1} {place.kind} {place.entry}"
-
-
-def diagonal_transformer(
-    dimension: int = 8,
-    layers: int = 2,
-    heads: int = 2,
-    tokens: int = 10,
-    samples: int = 200,
-    seed: int = 0,
-    objective: Objective = "squared",
-    activation: Activation = "gelu",
-    width: int | None = None,
-    device: str | torch.device = "cpu",
-) -> DiagonalTransformer:
-    """A diagonal transformer on Gaussian tokens, with targets from one whose attention weights are random.
-
-    The feed-forward layers have `width` hidden units (by default the dimension) and Gaussian weights. Their
-    outputs are divided by `sqrt(layers)`, and the teacher, a product of Gaussians, by `sqrt(layers * heads)`:
-    the state would explode with depth otherwise.
-
-    >>> network = diagonal_transformer(dimension=3, layers=2, heads=2, tokens=4, samples=5)
-    >>> network.size, network.label(15), float(network(network.teacher))
-    (24, 'layer 2 head 1 VO 0', 0.0)
-    """
-    width = dimension if width is None else width
-    data.check_sizes(dimension=dimension, layers=layers, tokens=tokens, samples=samples, width=width)
-    source = torch.Generator().manual_seed(seed)
-    size = 2 * dimension * heads * layers
-    inputs = data.gaussian(source, samples, tokens, dimension).to(device)
-    feed_in = data.gaussian(source, layers, dimension, width).to(device) / dimension**0.5
-    feed_out = data.gaussian(source, layers, dimension, width).to(device) / (width * layers) ** 0.5
-    teacher = data.gaussian(source, size) * data.gaussian(source, size) / (layers * heads) ** 0.5
-    network = DiagonalTransformer(
-        inputs, inputs, feed_in, feed_out, heads, activation, objective, teacher.to(device)
-    )
-    return replace(network, targets=data.targets_of(network.outputs(teacher.to(device)), objective))

@@ -2,53 +2,64 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import get_args
 
 import torch
 from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.objective import Objective
-from rankrise.predict._networks import data
+from rankrise.predict._networks.data import gaussian
 
 
 @dataclass(frozen=True, eq=False)
 class LinearNetwork:
-    """`L(A) = 1/(2n) sum |A^T x - y|^2` of the end-to-end matrix `A = U V^T` (d1, d2).
+    """`L(A) = 1/(2n) sum |x^T A - y|^2` of the end-to-end matrix `A = U V^T` (d1, d2).
 
-    `inputs` x are (n, d1), `targets` y (n, d2), in float64. With white inputs the gradients of a flow
-    commute, and nothing mixes (Saxe et al. 2014); with others they do not.
+    `inputs` x are (n, d1) and `targets` y (n, d2), in float64. With vectors `right` w (n, d2) it is matrix
+    sensing, `1/(2n) sum (x^T A w - y)^2` with `targets` (n, 1): the simplest loss that mixes directions.
     """
 
     inputs: Tensor
     targets: Tensor
+    right: Tensor | None = None
     teacher: Tensor | None = None
 
     @property
     def shapes(self) -> tuple[tuple[int, int], ...]:
         """The shape of the one product."""
-        return ((self.inputs.shape[1], self.targets.shape[1]),)
+        other = self.targets if self.right is None else self.right
+        return ((self.inputs.shape[1], other.shape[1]),)
 
     def label(self, product: int) -> str:
-        """The name of a product: "A"."""
+        """The name of the product."""
         return "A"
 
     def __call__(self, product: Tensor) -> Tensor:
         """The loss, twice differentiable by autograd."""
-        return (self.inputs @ product - self.targets).square().sum() / (2 * len(self.inputs))
+        return self._missed(product).square().sum() / (2 * len(self.inputs))
 
     @torch.no_grad()
     def value_and_gradient(self, product: Tensor) -> tuple[Tensor, list[Tensor]]:
         """The loss and its gradient (d1, d2)."""
-        missed = self.inputs @ product - self.targets
-        return missed.square().sum() / (2 * len(missed)), [self.inputs.T @ missed / len(missed)]
+        missed = self._missed(product)
+        pulled = missed if self.right is None else missed * self.right
+        return missed.square().sum() / (2 * len(missed)), [self.inputs.T @ pulled / len(missed)]
 
     def hessian(self, product: Tensor) -> Tensor:
         """The Hessian (d1 d2, d1 d2), which is the same everywhere."""
         return self._hessian
 
+    def _missed(self, product: Tensor) -> Tensor:
+        outputs = self.inputs @ product
+        if self.right is not None:
+            outputs = (outputs * self.right).sum(1, keepdim=True)
+        return outputs - self.targets
+
     @cached_property
     def _hessian(self) -> Tensor:
+        if self.right is not None:
+            measurements = (self.inputs[:, :, None] * self.right[:, None]).flatten(1)
+            return measurements.T @ measurements / len(measurements)
         moments = self.inputs.T @ self.inputs / len(self.inputs)
         unit = torch.eye(self.targets.shape[1], dtype=moments.dtype, device=moments.device)
         return torch.kron(moments, unit)
@@ -66,9 +77,6 @@ class DiagonalLinear:
     targets: Tensor
     objective: Objective = "squared"
     teacher: Tensor | None = None
-
-    def __post_init__(self) -> None:
-        data.check_data(self.inputs, self.targets, self.objective)
 
     @property
     def size(self) -> int:
@@ -89,56 +97,9 @@ class DiagonalLinear:
     def hessian(self, a: Tensor) -> Tensor:
         """The exact Hessian (p, p) at `a`."""
         if self.objective == "squared":
-            return self._moments
+            return self.inputs.T @ self.inputs / len(self.inputs)
         likelihood = (self.inputs @ a).sigmoid()
         return self.inputs.T @ (self.inputs * (likelihood * (1 - likelihood)).unsqueeze(1)) / len(self.inputs)
-
-    @cached_property
-    def _moments(self) -> Tensor:
-        return self.inputs.T @ self.inputs / len(self.inputs)
-
-
-@dataclass(frozen=True, eq=False)
-class MatrixSensing:
-    """`L(A) = 1/(2n) sum (x^T A y - z)^2` for one product A (d1, d2), the simplest loss that mixes.
-
-    `left` x are (n, d1), `right` y (n, d2), `targets` z (n,), in float64.
-    """
-
-    left: Tensor
-    right: Tensor
-    targets: Tensor
-    teacher: Tensor | None = None
-
-    @property
-    def shapes(self) -> tuple[tuple[int, int], ...]:
-        """The shape of the one product."""
-        return ((self.left.shape[1], self.right.shape[1]),)
-
-    def label(self, product: int) -> str:
-        """The name of a product: "A"."""
-        return "A"
-
-    def __call__(self, product: Tensor) -> Tensor:
-        """The loss, twice differentiable by autograd."""
-        measured = torch.einsum("ni,ij,nj->n", self.left, product, self.right)
-        return (measured - self.targets).square().mean() / 2
-
-    @torch.no_grad()
-    def value_and_gradient(self, product: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """The loss and its gradient (d1, d2)."""
-        missed = ((self.left @ product) * self.right).sum(1) - self.targets
-        gradient = self.left.T @ (missed[:, None] * self.right) / len(missed)
-        return missed.square().mean() / 2, [gradient]
-
-    def hessian(self, product: Tensor) -> Tensor:
-        """The Hessian (d1 d2, d1 d2), which is the same everywhere."""
-        return self._hessian
-
-    @cached_property
-    def _hessian(self) -> Tensor:
-        measurements = (self.left[:, :, None] * self.right[:, None]).flatten(1)
-        return measurements.T @ measurements / len(measurements)
 
 
 def linear_network(
@@ -156,7 +117,7 @@ def linear_network(
     With full matrices, inputs have standard deviations from 0.5 to 1.5, and the teacher is a Gaussian matrix.
     With `diagonal` weights there is one output, inputs are standard Gaussian, and so are the teacher's u and
     v; only these take an `objective`. If `white`, the columns of the inputs are orthogonal, with mean square
-    1: then nothing mixes, and each coordinate of a diagonal flow solves a scalar logistic equation.
+    1: then nothing mixes (Saxe et al. 2014), and a coordinate of a diagonal flow is a logistic curve.
 
     >>> network = linear_network(3, 2, samples=30)
     >>> network.shapes, float(network(network.teacher))
@@ -165,27 +126,21 @@ def linear_network(
     >>> network.size, network.hessian(network.teacher).diagonal().round(decimals=9).tolist()
     (3, [1.0, 1.0, 1.0])
     """
-    outputs = 1 if diagonal else inputs if outputs is None else outputs
-    data.check_sizes(inputs=inputs, outputs=outputs, samples=samples)
-    data.check_choice("objective", objective, get_args(Objective) if diagonal else ("squared",))
-    if white and samples < inputs:
-        raise RankriseError(f"samples is {samples}: {inputs} orthogonal inputs take as many samples.")
+    if not diagonal and objective != "squared":
+        raise RankriseError(f"objective is {objective}: pass diagonal=True, full matrices take squared only.")
     source = torch.Generator().manual_seed(seed)
-    x = data.gaussian(source, samples, inputs)
+    x = gaussian(source, samples, inputs)
     if white:
         x = torch.linalg.qr(x).Q * samples**0.5
     elif not diagonal:
         x = x * torch.linspace(0.5, 1.5, inputs, dtype=torch.float64)
     if not diagonal:
-        matrix = data.gaussian(source, inputs, outputs)
-        return LinearNetwork(x.to(device), (x @ matrix).to(device), matrix.to(device))
-    teacher = data.gaussian(source, inputs) * data.gaussian(source, inputs)
+        matrix = gaussian(source, inputs, outputs or inputs)
+        return LinearNetwork(x.to(device), (x @ matrix).to(device), teacher=matrix.to(device))
+    teacher = gaussian(source, inputs) * gaussian(source, inputs)
     y = x @ teacher
-    if objective == "cross-entropy":
-        y = y.sigmoid()
-    elif objective == "hard-cross-entropy":
-        y = (y > 0).double()
-    return DiagonalLinear(x.to(device), y.to(device), objective, teacher.to(device))
+    targets = {"squared": y, "cross-entropy": y.sigmoid(), "hard-cross-entropy": (y > 0).double()}
+    return DiagonalLinear(x.to(device), targets[objective].to(device), objective, teacher.to(device))
 
 
 def matrix_sensing(
@@ -195,20 +150,17 @@ def matrix_sensing(
     rank: int | None = None,
     seed: int = 0,
     device: str | torch.device = "cpu",
-) -> MatrixSensing:
+) -> LinearNetwork:
     """Gaussian measurements of a Gaussian matrix of some rank, by default the full one.
 
     >>> network = matrix_sensing(3, 4, samples=30)
     >>> network.shapes, float(network(network.teacher))
     (((3, 4),), 0.0)
     """
-    columns = rows if columns is None else columns
-    rank = min(rows, columns) if rank is None else rank
-    data.check_sizes(rows=rows, columns=columns, samples=samples, rank=rank)
-    if rank > min(rows, columns):
-        raise RankriseError(f"rank is {rank}: a matrix {rows} x {columns} has at most {min(rows, columns)}.")
+    columns = columns or rows
+    rank = rank or min(rows, columns)
     source = torch.Generator().manual_seed(seed)
-    left, right = data.gaussian(source, samples, rows), data.gaussian(source, samples, columns)
-    teacher = data.gaussian(source, rows, rank) @ data.gaussian(source, rank, columns) / rank**0.5
-    targets = torch.einsum("ni,ij,nj->n", left, teacher, right)
-    return MatrixSensing(left.to(device), right.to(device), targets.to(device), teacher.to(device))
+    left, right = gaussian(source, samples, rows), gaussian(source, samples, columns)
+    teacher = gaussian(source, rows, rank) @ gaussian(source, rank, columns) / rank**0.5
+    targets = ((left @ teacher) * right).sum(1, keepdim=True)
+    return LinearNetwork(left.to(device), targets.to(device), right.to(device), teacher.to(device))

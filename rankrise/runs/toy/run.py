@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from rankrise import predict
 from rankrise.foundations.errors import NotRecorded
 from rankrise.foundations.files import read_json, write_json
-from rankrise.predict.types import AttentionEntry, Coordinates, DiagonalPath
+from rankrise.predict.types import AttentionEntry, Coordinates
 from rankrise.recipes.toy_settings import ToySettings
 from rankrise.record.folder import RUN, read_run, read_tensors, write_tensors
 from rankrise.runs.toy.pieces import Piece, pieces_of
@@ -149,17 +149,19 @@ class ToyRun:
     def flow(self, seed: int, alpha: str) -> predict.Flow:
         """The exact flow at a scale, as it was solved."""
         tensors, texts = self._read(Piece("flow", seed, alpha).file)
-        constants = {one.name: tensors[f"coordinates.{one.name}"] for one in fields(Coordinates)}
+        coordinates = Coordinates(*(tensors[f"coordinates.{name}"] for name in Coordinates._fields))
+        places = tensors["places"]
         return predict.Flow(
             times=tensors["times"],
             losses=tensors["losses"],
             log_inverse_alpha=-float(texts["log10_alpha"]) * math.log(10),
-            path=DiagonalPath(Coordinates(**constants), tensors["places"], tensors["rates"]),
+            places=places,
+            rates=tensors["rates"],
+            shapes=((1, 1),) * places.shape[1],
             ending=texts["ending"],
             message=texts["message"],
-            steps=len(tensors["times"]) - 1,
             gradients=int(texts["gradients"]),
-            hessian_columns=int(texts["hessian_columns"]),
+            coordinates=coordinates,
         )
 
     def descent(self, seed: int, alpha: str, step: float | None = None) -> Descent:
@@ -214,13 +216,12 @@ def write_stages(
 
 def write_flow(folder: Path, piece: Piece, flow: predict.Flow, tolerance: float) -> None:
     """Write a flow, with all that is needed to interpolate it exactly."""
-    path = flow.path
-    assert isinstance(path, DiagonalPath)
-    tensors = {"times": flow.times, "losses": flow.losses, "places": path.places, "rates": path.rates}
+    assert flow.coordinates is not None
+    tensors = {"times": flow.times, "losses": flow.losses, "places": flow.places, "rates": flow.rates}
     tensors["values"] = flow.values.float()  # for other readers; ours has them from the places
     tensors["activation_times"] = flow.activation_times(ACTIVE)
-    tensors |= {f"coordinates.{one.name}": getattr(path.coordinates, one.name) for one in fields(Coordinates)}
-    texts = {name: str(getattr(flow, name)) for name in ("ending", "message", "gradients", "hessian_columns")}
+    tensors |= {f"coordinates.{name}": constant for name, constant in flow.coordinates._asdict().items()}
+    texts = {name: str(getattr(flow, name)) for name in ("ending", "message", "gradients")}
     texts |= {"log10_alpha": repr(-flow.log_inverse_alpha / math.log(10)), "tolerance": repr(tolerance)}
     write_tensors(folder / piece.file, tensors, texts)
 
