@@ -1,45 +1,57 @@
 """The command line: each command is a typed function; its parameters and docstring are its flags and help.
 
-To add a command, write the function `name` in `rankrise/commands/name.py` and add the name to `COMMANDS`.
-Import heavy modules inside the function, so that `rankrise --help` stays instant.
+To add a command, write the function and list its name and module in `COMMANDS`. Import heavy modules inside
+the function, so that `rankrise --help` stays instant.
 """
 
-import errno
 import os
 import sys
 import textwrap
 from collections.abc import Sequence
 from contextlib import suppress
-from difflib import get_close_matches
 from importlib import import_module
 
 from rankrise import RankriseError, __version__
-from rankrise.commands.flags import Command, call, summary
+from rankrise.commands.flags import Command, parsed, summary
 from rankrise.show.console import plain_warnings
 
-COMMANDS = (
-    *("predict", "flow", "toy", "recipes", "train", "sweep", "watch", "figures", "claims", "report"),
-    *("compare", "extract", "shrink", "truncate", "history"),
-)
-
-DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
-"""Errors of the disk, which carry no file name when a write fails."""
+COMMANDS = {
+    "predict": "theory",
+    "flow": "theory",
+    "toy": "toy",
+    "recipes": "recipes",
+    "train": "train",
+    "sweep": "sweep",
+    "watch": "watch",
+    "figures": "runs",
+    "claims": "runs",
+    "report": "runs",
+    "compare": "compare",
+    "extract": "extract",
+    "shrink": "shrink",
+    "truncate": "truncate",
+    "history": "history",
+}
+"""The module of each command."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line, and turn errors that users cause into one sentence and exit code 2."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    name, *words = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if "OMP_WAIT_POLICY" not in os.environ:  # spinning threads starve busy machines; OpenMP reads it on load
         os.environ["OMP_WAIT_POLICY"] = "passive"
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # GNU: a few microseconds, for idle machines
     try:
-        if words[:1] == ["help"]:
-            words = [*words[1:2], "--help"]
-        if words and words[0] in COMMANDS:
+        if name in COMMANDS:
             with plain_warnings():
-                call(words[0], command_of(words[0]), words[1:])
+                command = command_of(name)
+                command(**parsed(name, command, words))
+        elif name == "--version":
+            print(f"rankrise {__version__}")
+        elif name in ("-h", "--help"):
+            _introduce()
         else:
-            _introduce(words[0] if words else "")
+            raise RankriseError(f"{name!r} is not a command: pass one of {', '.join(COMMANDS)}.")
         sys.stdout.flush()
     except RankriseError as error:
         _exit(str(error))
@@ -48,10 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(141) from None
     except OSError as error:
-        place = error.filename or ("the disk" if error.errno in DISK_ERRORS else None)
-        if place is None:
-            raise
-        _exit(f"{place} cannot be used: {error.strerror}.")
+        _exit(f"{error}.")
     except KeyboardInterrupt:
         _exit("interrupted.", 130)
 
@@ -62,24 +71,15 @@ def command_of(name: str) -> Command:
     >>> command_of("train").__name__
     'train'
     """
-    command: Command = getattr(import_module(f"rankrise.commands.{name}"), name)
+    command: Command = getattr(import_module(f"rankrise.commands.{COMMANDS[name]}"), name)
     return command
 
 
-def _introduce(word: str) -> None:
-    """Answer `rankrise`, `rankrise --help`, `rankrise --version` and a mistyped command."""
-    if word == "--version":
-        print(f"rankrise {__version__}")
-    elif word in ("", "-h", "--help"):
-        print("usage: rankrise COMMAND ...\n\nGradual rank increase: predict it, watch it, use it.\n")
-        for name in COMMANDS:
-            text = textwrap.fill(summary(command_of(name)), 78, subsequent_indent=" " * 12)
-            print(f"  {name:<9} {text}")
-        print("\n'rankrise COMMAND --help' explains a command.")
-    else:
-        near = get_close_matches(word, COMMANDS, 1)
-        advice = f"did you mean 'rankrise {near[0]}'?" if near else f"pass one of {', '.join(COMMANDS)}."
-        raise RankriseError(f"{word!r} is not a command: {advice}")
+def _introduce() -> None:
+    print("usage: rankrise COMMAND ...\n\nGradual rank increase: predict it, watch it, use it.\n")
+    for name in COMMANDS:
+        print(textwrap.fill(f"  {name:<9} {summary(command_of(name))}", 90, subsequent_indent=" " * 12))
+    print("\n'rankrise COMMAND --help' explains a command.")
 
 
 def _exit(sentence: str, code: int = 2) -> None:

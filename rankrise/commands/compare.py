@@ -1,19 +1,18 @@
 """`rankrise compare`: what did training change, layer by layer and head by head?"""
 
 from pathlib import Path
-from typing import Any
 
 
 def compare(
     before: str,
     after: str,
+    *,
     overlap: str | None = None,
     second_before: str | None = None,
     directions: int = 4,
     all_matrices: bool = False,
     out: Path | None = None,
     json: bool = False,
-    threshold: float = 1e-3,
     device: str | None = None,
 ) -> None:
     """Measure the rank and size of what changed between two checkpoints, in every layer and head.
@@ -30,26 +29,27 @@ def compare(
         all_matrices: also compare every weight matrix as it is stored (slower).
         out: folder for the table (CSV, JSON) and a picture of layers by heads (PNG, SVG).
         json: print everything as JSON instead of a table.
-        threshold: count singular values above this share of the largest.
         device: where to compute, for example cuda; the CPU if not given.
     """
     from rankrise import watch
-    from rankrise.foundations.device import usable
     from rankrise.foundations.files import to_json
     from rankrise.show.comparison import as_dict, print_comparison, save_comparison
     from rankrise.show.progress import bar
 
-    if device is not None:
-        usable(device)
     with bar("comparing", total=1.0) as move_to:
-        compared = watch.compare(
-            before, after, all_matrices=all_matrices, threshold=threshold, device=device, progress=move_to
-        )
+        compared = watch.compare(before, after, all_matrices=all_matrices, device=device, progress=move_to)
     shared = None
     if overlap is not None:
-        others: dict[str, Any] = {"second_before": second_before, "directions": directions, "device": device}
         with bar("overlap", total=1.0) as move_to:
-            shared = watch.overlap(before, after, overlap, **others, progress=move_to)
+            shared = watch.overlap(
+                before,
+                after,
+                overlap,
+                second_before=second_before,
+                directions=directions,
+                device=device,
+                progress=move_to,
+            )
     saved = [] if out is None else save_comparison(compared, out, shared)
     if json:
         print(to_json(as_dict(compared, shared)))

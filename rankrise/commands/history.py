@@ -3,12 +3,10 @@
 from pathlib import Path
 from typing import Any, Literal
 
-SHOWN = 6
-"""Rows of a longer plan that are shown at its beginning, and at its end."""
-
 
 def history(
     series: list[str],
+    *,
     run: Path | None = None,
     plan: bool = False,
     steps: str | None = None,
@@ -54,8 +52,8 @@ def history(
     """
     from rankrise.foundations.errors import RankriseError
     from rankrise.foundations.files import to_json
-    from rankrise.record.folder import RANKS, read_lines
-    from rankrise.show.console import Fitting, safe_console, size, table_of
+    from rankrise.foundations.text_tables import text_table
+    from rankrise.show.console import size
     from rankrise.show.progress import bar
     from rankrise.watch import history as read_history
     from rankrise.watch import history_plan
@@ -77,48 +75,28 @@ def history(
         top=top,
         device=device,
     )
-    about = planned.to_dict()
-    against = "the checkpoint before" if planned.base is None else planned.base.name
-    console = safe_console(stderr=json)
-    if not json or not plan:
-        gaps = ["", *map(str, about["gaps"])]
-        rows = [
-            (str(one["step"]), gap, one["name"]) for one, gap in zip(about["checkpoints"], gaps, strict=True)
-        ]
-        hidden = len(rows) - 2 * SHOWN
-        if hidden > 1:
-            rows[SHOWN:-SHOWN] = [("...", "", f"{hidden} more")]
-        columns = dict(zip(("step", "gap", "checkpoint"), zip(*rows, strict=True), strict=True))
-        console.print(Fitting(table_of(columns, left=("checkpoint",), box=None, padding=(0, 2, 0, 0))))
-        lines = [
-            f"{len(gaps)} of {about['of']} checkpoints of {about['model']} in {about['series']}",
-            f"to measure in each: {about['layers']} attention layers, {about['matrices']} other matrices",
-            f"to read: {size(about['bytes'])}",
-            f"changes are measured against {against}",
-            *(f"note: {note}" for note in about["notes"]),
-        ]
-        if about["left_out"]:
-            lines.append(f"left out, because their names tell no step: {', '.join(about['left_out'])}")
-        console.print("\n".join(lines), markup=False, soft_wrap=True)
-    result: dict[str, Any] = {"plan": about}
-    if run is not None and not plan:
-        before = len(read_lines(run / RANKS)) if (run / RANKS).is_file() else 0
-        found = read_history(planned, run, note=note, meter=bar)
-        new, count = len(found.measured) - before, len(found.measured)
-        result["run"] = {
-            "folder": str(run),
-            "measured": found.measured.tolist(),
-            "new": new,
-            "notes": found.notes,
-            "heads_below_noise": {
-                name: found.below_noise(name).mean(axis=(1, 2)).tolist() for name in found.products
-            },
-            "matrices_below_noise": {name: found.below_noise(name).tolist() for name in found.matrices},
+    result: dict[str, Any] = {"plan": planned.to_dict()}
+    if not json:
+        about = result["plan"]
+        against = "the checkpoint before" if planned.base is None else planned.base.name
+        title = f"{len(planned.checkpoints)} of {about['of']} checkpoints of {about['model']}"
+        columns = {
+            "step": [str(one["step"]) for one in about["checkpoints"]],
+            "gap": ["", *map(str, about["gaps"])],
+            "checkpoint": [one["name"] for one in about["checkpoints"]],
         }
-        lines = [f"{run}: {count} checkpoints measured against {against}, {new} of them new."]
-        lines += [f"Note: {note}" for note in found.notes if note not in planned.notes]
-        if not json:
-            lines.append(f"See it with 'rankrise watch {run}'.")
-            console.print("\n".join(lines), markup=False, soft_wrap=True)
+        print(text_table(title, columns))
+        print(f"to measure: {about['layers']} attention layers, {about['matrices']} other matrices")
+        print(f"to read: {size(about['bytes'])}; changes are measured against {against}")
+        if about["left_out"]:
+            print(f"left out, because their names tell no step: {', '.join(about['left_out'])}")
+    if run is not None and not plan:
+        found = read_history(planned, run, note=note, meter=bar)
+        result["run"] = {"folder": str(run), "measured": found.measured.tolist(), "notes": found.notes}
     if json:
         print(to_json(result))
+        return
+    for remark in result.get("run", result["plan"])["notes"]:
+        print(f"Note: {remark}")
+    if "run" in result:
+        print(f"{len(result['run']['measured'])} checkpoints are measured: see 'rankrise watch {run}'.")

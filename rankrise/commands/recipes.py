@@ -1,46 +1,39 @@
 """`rankrise recipes`: the experiments that come with the package."""
 
 
-def recipes(recipe: str | None = None, /, json: bool = False) -> None:
+def recipes(recipe: str | None = None, *, json: bool = False) -> None:
     """List the recipes: what each reproduces, how long it takes and the number it should reach.
 
     Pass a recipe's name to 'rankrise train' or 'rankrise sweep', or to 'rankrise toy --recipe'.
 
     Args:
-        recipe: the name of one, or a YAML file of your own, to show with its settings.
+        recipe: the name of one, to show its file, from which you can write your own.
         json: print them as JSON.
     """
+    import shutil
+    import textwrap
     from dataclasses import asdict
-    from typing import Any
-
-    from rich.padding import Padding
-    from rich.text import Text
 
     from rankrise.foundations.files import to_json
-    from rankrise.foundations.settings import in_words
-    from rankrise.recipes.files import about, choices_in, find, names, settings_in
-    from rankrise.show.console import safe_console
+    from rankrise.recipes.files import About, about, choices_in, find, names, settings_in
 
-    rows: list[dict[str, Any]] = []
-    for name in names() if recipe is None else [recipe]:
-        described = about(name)
-        row = {"name": name, "path": str(find(name)), **({} if described is None else asdict(described))}
-        if recipe is not None:
-            row |= {"settings": settings_in(name), "choices": choices_in(name)}
-        rows.append(row)
     if json:
+        rows = [
+            {
+                "name": name,
+                "path": str(find(name)),
+                **asdict(about(name) or About("", "", "", "")),
+                "settings": settings_in(name),
+                "choices": choices_in(name),
+            }
+            for name in ([recipe] if recipe else names())
+        ]
         print(to_json(rows))
-        return
-    console = safe_console(highlight=False)
-    for row in rows:
-        path, settings, choices = row.pop("path"), row.pop("settings", {}), row.pop("choices", {})
-        console.print(row.pop("name"), style="bold", markup=False)
-        lines = [(2, f"{label}: {text}") for label, text in row.items()]
-        if recipe is not None:
-            lines += [(2, f"file: {path}"), (2, "settings:")]
-            lines += [(4, f"{label}: {in_words(value)}") for label, value in settings.items()]
-        for label, changes in choices.items():
-            changed = ", ".join(f"{name} {in_words(value)}" for name, value in changes.items())
-            lines.append((2, f"choice {label}: {changed or 'no change'}"))
-        for indent, text in lines:
-            console.print(Padding(Text(text), (0, 0, 0, indent), expand=False))
+    elif recipe:
+        print(f"# {find(recipe)}\n{find(recipe).read_text(encoding='utf-8')}", end="")
+    else:
+        width = min(shutil.get_terminal_size().columns, 100)
+        for name in names():
+            print(name)
+            for label, text in asdict(about(name) or About("", "", "", "")).items():
+                print(textwrap.fill(f"{label}: {text}", width, initial_indent="  ", subsequent_indent="  "))

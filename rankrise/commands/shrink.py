@@ -10,6 +10,7 @@ from rankrise.recipes.use_settings import Budget, Measuring
 
 def shrink(
     adapter: Path,
+    *,
     budget: Annotated[Mapping[str, Any], Budget],
     measuring: Annotated[Mapping[str, Any], Measuring],
     out: Path | None = None,

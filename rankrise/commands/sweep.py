@@ -1,8 +1,8 @@
 """`rankrise sweep`: one recipe at several values and seeds, or its choices, many runs at once."""
 
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 def sweep(
     recipe: str,
+    *,
     set: list[str] | None = None,
     seeds: str | None = None,
     only: str | None = None,
@@ -43,18 +44,14 @@ def sweep(
             partition=gpu,gpus_per_node=1,timeout_min=600.
         json: print the runs as JSON.
     """
-    import sys
-
     import torch
-    from rich.table import Table
-    from rich.text import Text
 
     from rankrise.foundations.errors import RankriseError
     from rankrise.foundations.files import to_json
     from rankrise.foundations.optional import require
     from rankrise.recipes.files import choices_in
     from rankrise.recipes.train_settings import out_of_place, read_recipe
-    from rankrise.show.console import Fitting, safe_console
+    from rankrise.show.console import plain_table, safe_console
     from rankrise.show.progress import bar
     from rankrise.train import sweep as library
     from rankrise.train._task import task_of
@@ -76,92 +73,46 @@ def sweep(
         executor = library.slurm_executor(slurm, folder.parent / f"{folder.resolve().name}-slurm")
     elif dask is not None:
         executor = library.dask_executor(dask, workers)
-    count = len(planned.wanted)
-    to_train = [one for one in planned.wanted if standing(folder, one).state != "finished"]
-    if to_train and slurm is None and dask in (None, "local"):
-        # Say what is missing once, before any run.
+    left = [one for one in planned.wanted if standing(folder, one).state != "finished"]
+    if left and slurm is None and dask in (None, "local"):  # say what is missing once, before any run
         require("accelerate", extra="train", purpose="training")
-        task_of(to_train[0].settings, torch.device("cpu"), bar)
-    for sentence in dict.fromkeys(one for each in to_train for one in out_of_place(each.settings)):
+        task_of(left[0].settings, torch.device("cpu"), bar)
+    for sentence in dict.fromkeys(one for each in left for one in out_of_place(each.settings)):
         print(f"Note: {sentence}", file=sys.stderr)
+
+    def interrupt(number: int, _: Any) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # `timeout` sends several: none may stop the saving
+        raise KeyboardInterrupt(number)
+
+    def changed(run: "SweepRun") -> None:
+        if not sys.stderr.isatty() and run.state != "waiting":  # nobody sees the bar
+            print(f"{run.name} is {run.state}{run.reason and ': '}{run.reason}", file=sys.stderr, flush=True)
+
+    before = signal.signal(signal.SIGTERM, interrupt)
     try:
-        with (
-            _sigterm_interrupts(),
-            bar(f"{count} runs" if count > 1 else "1 run", total=count) as move_to,
-            executor as workers_of,
-        ):
-            changed = None if sys.stderr.isatty() else _lines(folder)
+        with bar(f"{len(planned.wanted)} runs", total=len(planned.wanted)) as move_to, executor as workers_of:
             runs = library.run_sweep(planned, folder, workers_of, recipe, progress=move_to, changed=changed)
     except KeyboardInterrupt as stopped:
-        number = signal.SIGTERM if stopped.args else signal.SIGINT
         print(
-            f"rankrise: stopped by {number.name}; checkpoints and finished runs are kept, the same command "
-            f"resumes the sweep in {folder}.",
+            "rankrise: interrupted; checkpoints and finished runs are kept, the same command resumes the "
+            f"sweep in {folder}.",
             file=sys.stderr,
         )
-        raise SystemExit(128 + number) from None
-    left = sum(one.state != "finished" for one in runs)
+        raise SystemExit(128 + (stopped.args or [signal.SIGINT])[0]) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    unfinished = sum(one.state != "finished" for one in runs)
     if json:
         shown = ("settings", "state", "reason")
         rows = [{"run": one.name} | {name: getattr(one, name) for name in shown} for one in runs]
         print(to_json({"folder": str(folder), "runs": rows}))
     else:
-        table = Table(box=None, padding=(0, 1, 0, 0))
-        for title in ("run", "state", "reason"):
-            table.add_column(title, no_wrap=title != "reason", overflow="fold")
-        styles = {"finished": "green", "failed": "red"}
-        for one in runs:
-            state = Text(one.state, styles.get(one.state, "yellow"))
-            table.add_row(Text(one.name), state, Text(one.reason))
-        safe_console().print(Fitting(table))
-        if left < count:
-            print(f"The runs are in {folder}: next 'rankrise figures {folder}', 'rankrise claims {folder}'.")
-    if left:
+        cells = [(one.name, one.state, one.reason) for one in runs]
+        safe_console().print(plain_table(titles := ("run", "state", "reason"), cells, left=titles))
+        print(f"The runs are in {folder}: next 'rankrise figures {folder}', 'rankrise claims {folder}'.")
+    if unfinished:
         print(
-            f"rankrise: {left} of {count} runs are not finished; the same command tries them again.",
+            f"rankrise: {unfinished} of {len(runs)} runs are not finished; the same command goes on.",
             file=sys.stderr,
         )
         raise SystemExit(1)
-
-
-@contextmanager
-def _sigterm_interrupts() -> Iterator[None]:
-    """Interrupt at the first SIGTERM; a later one, as `timeout` sends it, must not interrupt the saving."""
-
-    def interrupt(number: int, _: Any) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        raise KeyboardInterrupt(number)
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _lines(folder: Path) -> "Callable[[SweepRun], None]":
-    """Print a line when a run begins and ends, where nobody sees the bar."""
-    import sys
-    import time
-
-    from rankrise.foundations.errors import RankriseError
-    from rankrise.train._begun import end_of
-
-    begun = time.perf_counter()
-    since: dict[str, float] = {}
-
-    def show(run: "SweepRun") -> None:
-        if run.state == "waiting":
-            return
-        now, text = time.perf_counter() - begun, "is being trained"
-        if run.state == "running":
-            since[run.name] = now
-        else:
-            result = run.reason
-            if run.state == "finished":
-                with suppress(RankriseError, OSError, LookupError):  # a cluster's files may arrive later
-                    result = end_of(folder / run.name).result
-            text = f"{run.state} after {now - since.get(run.name, 0.0):.0f} s" + (result and f": {result}")
-        print(f"{now:.0f} s: {run.name} {text}", file=sys.stderr, flush=True)
-
-    return show

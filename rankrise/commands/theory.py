@@ -1,19 +1,18 @@
-"""Built-in networks for `rankrise predict` and `rankrise flow`, and the output of both."""
+"""`rankrise predict` and `rankrise flow`: stages of a built-in network, in the limit and in the flow."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.objective import Objective
-from rankrise.foundations.settings import check, replaced, setting
+from rankrise.foundations.settings import check as check_settings
+from rankrise.foundations.settings import setting
 
 if TYPE_CHECKING:
     from rankrise.predict import Stages
     from rankrise.predict.types import Flow
-
-MOST_GIGABYTES = 2.0
 
 
 @dataclass(frozen=True)
@@ -24,8 +23,6 @@ class NetworkSettings:
     """One attention head (Eq. 1), a transformer (Example 3.2), or a linear network."""
     weights: Literal["diagonal", "full"] = "diagonal"
     """Diagonal, as in the paper's theorem, or full, beyond it (for the head and the linear network)."""
-    columns: int = setting(0, at_least=0)
-    """Inner dimension of full matrices, which bounds their rank; 0 for the dimension."""
     dimension: int = setting(8, at_least=1)
     """Embedding dimension d; the paper's toy has 50."""
     tokens: int = setting(10, at_least=1)
@@ -40,87 +37,124 @@ class NetworkSettings:
     """Squared error, or cross-entropy with the teacher's likelihoods or its likeliest class."""
     seed: int = setting(0, at_least=0)
     """Seed of the data and the teacher; seed + 1 draws the initialisation of a flow."""
-    device: str = setting("cpu", kind="machine")
-    """The device that computes, cpu or cuda."""
 
     def __post_init__(self) -> None:
-        check(self)
-        if self.weights == "full" and (
-            self.network == "transformer" or (self.network == "linear" and self.objective != "squared")
-        ):
-            raise RankriseError(
-                f"--network {self.network} with --objective {self.objective} has no full weights here: pass "
-                "--network head, or --network linear with --objective squared."
-            )
-        blocks = {"head": 2, "linear": 1, "transformer": 2 * self.layers * self.heads}[self.network]
-        solver = 300 * self.dimension**2 if self.weights == "full" else 3 * (blocks * self.dimension) ** 2
-        tokens = 1 if self.network == "linear" else self.tokens
-        gigabytes = 8e-9 * (10 * self.samples * tokens * self.dimension + solver)
-        if gigabytes > MOST_GIGABYTES:
-            raise RankriseError(
-                f"dimension {self.dimension}, tokens {self.tokens} and samples {self.samples} take about "
-                f"{gigabytes:.1f} GB: pass smaller ones, for at most {MOST_GIGABYTES:g} GB."
-            )
+        check_settings(self)
 
 
-def network_of(given: Mapping[str, Any]) -> tuple[NetworkSettings, Any]:
-    """The settings with those of the command line, and the network that they describe."""
+def predict(
+    *,
+    settings: Annotated[Mapping[str, Any], NetworkSettings],
+    until: float = 4.0,
+    check: bool = False,
+    out: Path | None = None,
+    json: bool = False,
+) -> None:
+    """Say which coordinate of a diagonal network is learned when, in the limit of a vanishing initialisation.
+
+    Runs the paper's Algorithm 1 on a network with a random teacher, and prints its stages. With --weights
+    full, says when each product of full matrices gains a direction, which goes beyond the paper's theorem.
+
+    Args:
+        until: rescaled time t / log(1/alpha) at which to stop.
+        check: also check the theory's assumptions at every stage.
+        out: folder for stages.json and the picture stages.png and .svg.
+        json: print JSON instead of the table.
+    """
+    from rankrise.predict import check_assumptions
+
+    network = _network(NetworkSettings(**settings))
+    stages = _stages(network, until)
+    result = stages.to_dict(network.label)
+    if check and stages:
+        result["assumptions"] = check_assumptions(network, stages).to_dict()
+    _tell(result, network, stages, None, out, json)
+    for one in result.get("assumptions", {}).values() if not json else ():
+        verdict = "holds" if one["holds"] else "does not hold"
+        print(f"{one['name']}: {verdict}; {one['meaning']}: {one['margin']:.3g}")
+
+
+def flow(
+    *,
+    settings: Annotated[Mapping[str, Any], NetworkSettings],
+    log10_alpha: float = -32.0,
+    until: float = 4.0,
+    tolerance: float = 1e-5,
+    out: Path | None = None,
+    json: bool = False,
+) -> None:
+    """Train a diagonal network by exact gradient flow from an initialisation of scale alpha, however small.
+
+    Prints when each coordinate becomes active, beside what Algorithm 1 predicts; with --weights full, when
+    each product of full matrices gains a direction, beside what is predicted for them.
+
+    Args:
+        log10_alpha: the initialisation scale as a power of ten, below 0; -1000 is fine.
+        until: rescaled time t / log(1/alpha) at which to stop.
+        tolerance: error allowed per step, in log|a| / log(1/alpha).
+        out: folder for flow.json and the picture flow.png and .svg.
+        json: print JSON instead of the table.
+    """
+    from rankrise.predict import compare, gradient_flow, random_start
+    from rankrise.show.progress import bar
+
+    wanted = NetworkSettings(**settings)
+    network = _network(wanted)
+    start = random_start(network, seed=wanted.seed + 1)
+    with bar("gradient flow", until, unit="rescaled time") as move_to:
+        solved = gradient_flow(network, *start, log10_alpha, until, tolerance, progress=move_to)
+    stages = _stages(network, until)
+    compared = compare(stages, solved)
+    errors = ("largest_time_error", "largest_point_error")
+    result = solved.to_dict() | {"predicted": stages.to_dict(network.label)}
+    _tell(result | {name: getattr(compared, name) for name in errors}, network, stages, solved, out, json)
+    if not json:
+        error = compared.largest_time_error
+        late = "No plateau has its middle within the flow: raise --until to compare stage times."
+        print(f"{solved.message} {solved.gradients} gradients.")
+        print(late if error != error else f"Largest error of a stage time: {100 * error:.2f} %.")
+
+
+def _network(settings: NetworkSettings) -> Any:
     from rankrise import predict
-    from rankrise.foundations.device import usable
 
-    settings = replaced(NetworkSettings(), given, "the command line", "a network")
-    full, size = settings.weights == "full", settings.dimension
-    sizes: dict[str, Any] = {name: getattr(settings, name) for name in ("samples", "seed", "objective")}
-    sizes["device"] = usable(settings.device)
+    size, full = settings.dimension, settings.weights == "full"
+    data: Any = {name: getattr(settings, name) for name in ("samples", "seed", "objective")}
     if settings.network == "linear":
-        return settings, predict.linear_network(size, diagonal=not full, **sizes)
-    sizes["tokens"] = settings.tokens
-    if settings.network == "transformer":
-        return settings, predict.diagonal_transformer(size, settings.layers, settings.heads, **sizes)
-    return settings, (predict.full_head if full else predict.diagonal_head)(size, **sizes)
+        return predict.linear_network(size, diagonal=not full, **data)
+    if settings.network == "head":
+        return (predict.full_head if full else predict.diagonal_head)(size, settings.tokens, **data)
+    if full:
+        raise RankriseError("The transformer has no full weights here: pass --network head or linear.")
+    return predict.diagonal_transformer(size, settings.layers, settings.heads, settings.tokens, **data)
 
 
-def stages_of(settings: NetworkSettings, network: Any, until: float) -> "Stages":
-    """The network's stages, with a progress bar."""
-    from rankrise import predict
+def _stages(network: Any, until: float) -> "Stages":
+    from rankrise.predict import greedy
     from rankrise.show.progress import bar
 
     most = network.size if hasattr(network, "size") else sum(map(min, network.shapes))
     with bar("stages", most, unit="stages") as move_to:
-        return predict.greedy(
-            network, columns=settings.columns or None, until=until, device=settings.device, progress=move_to
-        )
+        return greedy(network, until=until, progress=move_to)
 
 
-def tell(
+def _tell(
     result: Mapping[str, Any],
-    name: str,
+    network: Any,
+    stages: "Stages",
+    solved: "Flow | None",
     out: Path | None,
     json: bool,
-    stages: "Stages",
-    label: Callable[[int], str],
-    flow: "Flow | None" = None,
 ) -> None:
-    """Write a result and its picture to `out` if given; print it as JSON, or its stages as a table."""
+    """Write the result and its picture to `out`; print it as JSON, or its stages as a table."""
     from rankrise.foundations.files import to_json, write_json
     from rankrise.show.stages import print_stages, save_stages
 
-    paths = []
+    name = "stages" if solved is None else "flow"
     if out is not None:
-        paths = [out / f"{name}.json"]
-        write_json(paths[0], result)
-        paths += save_stages(out, name, stages, label, flow)
+        write_json(out / f"{name}.json", result)
+        save_stages(out, name, stages, network.label, solved)
     if json:
         print(to_json(result))
-        return
-    print_stages(stages, label, flow)
-    for assumption in result.get("assumptions", {}).values():
-        verdict = "holds" if assumption["holds"] else "does not hold"
-        print(f"{assumption['name']}: {verdict}; {assumption['meaning']}: {assumption['margin']:.3g}")
-    if flow is not None:
-        print(f"{flow.message} {flow.gradients} gradients.")
-        error = result["largest_time_error"]
-        late = "No plateau has its middle within the flow: raise --until to compare stage times."
-        print(late if error != error else f"Largest error of a stage time: {100 * error:.2f} %.")
-    for path in paths:
-        print(path)
+    else:
+        print_stages(stages, network.label, solved)

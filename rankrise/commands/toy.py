@@ -1,6 +1,5 @@
 """`rankrise toy`: the paper's toy experiments, into a folder."""
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +9,7 @@ from rankrise.recipes.toy_settings import ToySettings
 
 def toy(
     run: Path,
+    *,
     settings: Annotated[Mapping[str, Any], ToySettings],
     quick: bool = False,
     recipe: str | None = None,
@@ -30,9 +30,7 @@ def toy(
         note: a remark kept with the run.
         json: print what was run as JSON.
     """
-    import os
-
-    from rankrise.foundations.errors import RankriseError
+    from rankrise.foundations.device import allowed_cores
     from rankrise.foundations.files import to_json
     from rankrise.foundations.provenance import command_line
     from rankrise.recipes.toy_settings import read_recipe
@@ -42,29 +40,12 @@ def toy(
     from rankrise.show.progress import bar
     from rankrise.toy import QUICK, run_toy
 
-    if quick and recipe is not None:
-        raise RankriseError("both --quick and --recipe are given: pass one of them.")
     wanted = QUICK if quick else ToySettings() if recipe is None else read_recipe(recipe)
-    begun = open_toy(run) if has_run(run) else None
-    if begun is not None and not (quick or recipe or settings):  # to resume, the folder alone is enough
-        wanted = begun.settings
-        own, paper = wanted.to_dict(), ToySettings().to_dict()
-        others = [f"{name} {own[name]}, not {paper[name]}" for name in paper if own[name] != paper[name]]
-        if others:
-            print(f"{run} has settings of its own ({'; '.join(others)}).", file=sys.stderr)
+    if has_run(run) and not (quick or recipe or settings):  # to resume, the folder alone is enough
+        wanted = open_toy(run).settings
     wanted = wanted.changed(settings, "the command line")
-    workers, command = workers or os.cpu_count() or 1, command_line()
-    try:
-        with bar("toy experiments", len(pieces_of(wanted)), unit="experiments") as move_to:
-            done = run_toy(run, wanted, workers, command, note, progress=move_to)
-    except KeyboardInterrupt:
-        print(
-            f"rankrise: interrupted; {run} keeps what is finished, the same command does the rest.",
-            file=sys.stderr,
-        )
-        raise SystemExit(130) from None
-    if begun is not None and begun.finished:
-        print(f"{run} was finished, nothing is left to compute.", file=sys.stderr)
+    with bar("toy experiments", len(pieces_of(wanted)), unit="experiments") as move_to:
+        done = run_toy(run, wanted, workers or allowed_cores(), command_line(), note, progress=move_to)
     if json:
         print(to_json({"folder": str(done.folder), **done.info}))
     else:

@@ -11,6 +11,7 @@ from rankrise.recipes.train_settings import TrainSettings
 
 def train(
     recipe: str,
+    *,
     settings: Annotated[Mapping[str, Any], TrainSettings],
     run: Path | None = None,
     note: str = "",
@@ -35,50 +36,35 @@ def train(
     from rankrise.foundations.files import to_json
     from rankrise.foundations.optional import require
     from rankrise.recipes.train_settings import out_of_place, read_recipe
-    from rankrise.record.folder import latest_checkpoint
     from rankrise.show.progress import bar
     from rankrise.train import Interrupted, Reached
     from rankrise.train import train as run_training
-    from rankrise.train._begun import run_in
 
     accelerate = require("accelerate", extra="train", purpose="training")
     wanted = read_recipe(recipe).changed(settings, "the command line")
-    folder = run or Path("runs") / Path(recipe).stem
-    found, checkpoint = run_in(folder, wanted), latest_checkpoint(folder)
-    if found is not None and found.get("finished"):
-        print(f"{folder} is finished, nothing is left to train.", file=sys.stderr)
-    else:
-        if checkpoint is not None:
-            print(f"{folder} goes on from {checkpoint.name}.", file=sys.stderr)
-        for sentence in out_of_place(wanted):
-            print(f"Note: {sentence}", file=sys.stderr)
+    folder, status = run or Path("runs") / Path(recipe).stem, 0
+    for sentence in out_of_place(wanted):
+        print(f"Note: {sentence}", file=sys.stderr)
     units = {"images": "images", "text": "tokens", "regression": "problems"}
-    stopped: Interrupted | None = None
-    with bar(f"{folder.name}", total=1, unit=units[wanted.subject]) as move_to:
+    try:
+        with bar(folder.name, total=1, unit=units[wanted.subject]) as move_to:
 
-        def show(reached: Reached) -> None:
-            text = f"{folder.name}, epoch {round(reached.epoch, 1):g}"
-            if math.isfinite(reached.loss):  # none is known yet right after the start or a resume
-                text += f", loss {reached.loss:.3f}"
-            for name, style in (("accuracy", ".1%"), ("perplexity", ".4g")):
-                if name in reached.metrics:
-                    text += f", {name} {reached.metrics[name]:{style}}"
-            size = reached.step_units
-            move_to(reached.step * size, text, reached.total_steps * size, tell=reached.evaluated)
+            def show(reached: Reached) -> None:
+                text = f"{folder.name}, epoch {round(reached.epoch, 1):g}"
+                if math.isfinite(reached.loss):  # none is known yet right after the start or a resume
+                    text += f", {reached.result}"
+                size = reached.step_units
+                move_to(reached.step * size, text, reached.total_steps * size, tell=reached.evaluated)
 
-        try:
             result = run_training(wanted, folder, note=note, progress=show, meter=bar)
-        except Interrupted as signalled:
-            stopped = signalled
-    if stopped is not None:
-        print(f"rankrise: {stopped}; the same command resumes it in {folder}.", file=sys.stderr)
-    elif accelerate.PartialState().is_main_process:
-        if json:
+        if accelerate.PartialState().is_main_process and json:
             print(to_json({"folder": str(folder), **asdict(result)}))
-        else:
+        elif accelerate.PartialState().is_main_process:
             print(f"The run is in {folder}: {result.result}.")
             print(f"Next: 'rankrise watch {folder}' for its ranks, 'rankrise report {folder}' for a page.")
-    status = 0 if stopped is None else 128 + stopped.signal_number
+    except Interrupted as stopped:
+        print(f"rankrise: {stopped}; the same command resumes it in {folder}.", file=sys.stderr)
+        status = 128 + stopped.signal_number
     if distributed.is_initialized():
         threads_stay = distributed.get_backend() == "gloo"  # beside which a normal end may abort
         distributed.destroy_process_group()

@@ -10,6 +10,7 @@ from rankrise.recipes.use_settings import Measuring
 
 def truncate(
     models: list[str],
+    *,
     measuring: Annotated[Mapping[str, Any], Measuring],
     plain: bool = False,
     groups: tuple[str, ...] = (),

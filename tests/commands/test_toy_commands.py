@@ -30,10 +30,6 @@ def test_claims_as_a_table_and_as_json(tiny: ToyRun, capsys: pytest.CaptureFixtu
     printed = " ".join(capsys.readouterr().out.split())
     assert f"{tiny.folder.name}: the paper's claims convergence holds support holds" in printed
     assert printed.endswith(f"Written: {tiny.folder}/claims.json")
-    main(["claims", str(tiny.folder), "--why"])
-    printed = " ".join(capsys.readouterr().out.split())
-    assert "holds: it passes on its one measure." in printed
-    assert "why: over all perturbations" in printed
     main(["claims", str(tiny.folder), "--json"])
     printed = json.loads(capsys.readouterr().out)
     of_theorem = ["convergence", "support", "nondegeneracy"]
@@ -42,24 +38,20 @@ def test_claims_as_a_table_and_as_json(tiny: ToyRun, capsys: pytest.CaptureFixtu
     assert json.loads((tiny.folder / "claims.json").read_text())["claims"] == printed
 
 
-@pytest.mark.slow
 def test_figures_by_number(tiny: ToyRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("6", "figure-6", "Figure 6"):
-        main(["figures", str(tiny.folder), "--only", name, "--out", str(tmp_path), "--json"])
-        assert json.loads(capsys.readouterr().out)["drawn"] == {
-            "6": [str(tmp_path / f"figure-6.{kind}") for kind in ("png", "svg", "csv")]
-        }
+    main(["figures", str(tiny.folder), "--only", "6", "--out", str(tmp_path), "--json"])
+    files = [str(tmp_path / f"figure-6.{kind}") for kind in ("png", "svg", "csv")]
+    assert json.loads(capsys.readouterr().out)["drawn"] == {"6": files}
 
 
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
-        (["figures", "RUN", "--only", "5"], "figure '5' is not known"),
-        (["claims", "RUN", "--only", "luck"], "claim 'luck' is not known"),
+        (["figures", "RUN", "--only", "5"], "'5'"),
+        (["claims", "RUN", "--only", "luck"], "'luck'"),
         (["claims", "EMPTY"], "is not a run"),
         (["toy", "RUN", "--dimension", "5"], "dimension"),
-        (["toy", "NEW", "--quick", "--recipe", "x.yaml"], "pass one of them"),
-        (["train", "toy-quick", "--run", "NEW"], "is for another command: run 'rankrise toy runs/toy-quick"),
+        (["train", "toy-quick", "--run", "NEW"], "rankrise toy runs/toy-quick"),
     ],
 )
 def test_bad_input_is_one_sentence(
@@ -67,9 +59,8 @@ def test_bad_input_is_one_sentence(
 ) -> None:
     (tmp_path / "empty").mkdir()
     places = {"RUN": str(tiny.folder), "EMPTY": str(tmp_path / "empty"), "NEW": str(tmp_path / "new")}
-    with pytest.raises(SystemExit) as ending:
+    with pytest.raises(SystemExit, match="2"):
         main([places.get(argument, argument) for argument in arguments])
-    assert ending.value.code == 2
     errors = capsys.readouterr().err
     assert word in errors
     assert len(errors.splitlines()) == 1

@@ -23,7 +23,6 @@ from rankrise.foundations.files import write_json
 from rankrise.show.terminal import frame, snapshot
 
 STEPS = 200
-PAPER = Path(__file__).parents[2] / "results" / "toy-paper"
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +141,7 @@ def test_while_it_is_written(folder: Path, tmp_path: Path) -> None:
     assert "being written" in shot.state
     assert 0 < len(shot.measured) < STEPS
     master, slave = pty.openpty()
-    command = [sys.executable, "-m", "rankrise", "watch", str(part), "--every", "0.2"]
+    command = [sys.executable, "-m", "rankrise", "watch", str(part)]
     heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a background job ignores it
     environment = os.environ | {"COLUMNS": "200"}
     process = subprocess.Popen(command, stdout=slave, stderr=slave, env=environment, preexec_fn=heed)
@@ -168,52 +167,31 @@ from rankrise import watch
 
 model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8, batch_first=True), 1)
 tracker = watch.RankTracker(model, sys.argv[1])
-for step in range(1, int(sys.argv[2]) + 1):
+for step in range(1, 8):
     tracker.step(step, loss=1.0)
 tracker.flush()
 print("there", flush=True)
 input()
 """
-"""A run that takes some steps, and then waits to be killed."""
+"""A run that takes 7 steps, and then waits to be killed."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("steps", "where"), [(7, "at step 7"), (0, "before its first step")])
 def test_a_run_whose_process_was_killed_is_not_taken_for_one_that_goes_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], steps: int, where: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
-    command = [sys.executable, "-c", KILLED, str(run), str(steps)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(run)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == b"there\n"
     assert watch.load(run).going_on is True
-    going = "being written, the last line is" if steps else "nothing is recorded yet"
-    assert going in snapshot(watch.load(run), None).state
+    assert "being written" in snapshot(watch.load(run), None).state
     process.kill()
     process.communicate()
     assert watch.load(run).going_on is False
-    told = f"stopped {where}, not finished: no process is writing it, and the same command resumes it"
-    assert snapshot(watch.load(run), None).state == told
     main(["watch", str(run)])
-    assert told in " ".join(capsys.readouterr().out.split())
+    assert "stopped at step 7, not finished" in " ".join(capsys.readouterr().out.split())
     (run / ".lock").write_bytes(b"the sign of another machine")
     assert watch.load(run).going_on is None
-    assert going in snapshot(watch.load(run), None).state
-
-
-def test_folders_that_are_no_tracked_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    sweep = tmp_path / "sweep"
-    for seed in (0, 1):
-        write_json(sweep / f"seed={seed}" / "run.json", {})
-    for path, words in (
-        (tmp_path, f"{sweep} holds some"),
-        (sweep, f"2 runs, watched one by one: pass {sweep / 'seed=0'}"),
-        (PAPER, f"rankrise report {PAPER}"),
-        ("run --every -5", "pass seconds above 0"),
-    ):
-        with pytest.raises(SystemExit, match="2"):
-            main(["watch", *str(path).split()])
-        message = capsys.readouterr().err
-        assert words in message
-        assert message.count("\n") == 1

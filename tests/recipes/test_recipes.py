@@ -55,7 +55,7 @@ def test_the_command_lists_them(capsys, monkeypatch):
     main(["recipes", "--json"])
     assert [one["name"] for one in json.loads(capsys.readouterr().out)] == names()
     main(["recipes", "vit-digits-choices"])
-    assert "optimiser muon" in capsys.readouterr().out
+    assert "optimiser: muon" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
