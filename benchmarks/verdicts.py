@@ -10,6 +10,8 @@ from matplotlib.colors import to_rgb
 from matplotlib.patches import Patch, Rectangle
 
 from rankrise.claims import Claim, check_claims
+from rankrise.claims.heads import growth
+from rankrise.claims.statistics import means
 from rankrise.runs import choices_of, open, studies
 from rankrise.show.figures.scaffold import Drawn
 from rankrise.show.figures.style import new_figure, paper_style
@@ -80,7 +82,7 @@ def draw() -> Drawn:
         place = columns.index(setting), lines.index((claim.name, claim.part))
         colour = to_rgb(COLOURS[claim.verdict])
         panel.add_patch(Rectangle(place, 1, 1, facecolor=colour, edgecolor="white", linewidth=1.5))
-        panel.text(place[0] + 0.5, place[1] + 0.5, shown(claim), ha="center", va="center", fontsize=6)
+        panel.text(place[0] + 0.5, place[1] + 0.5, shown(setting, claim), ha="center", va="center", fontsize=6)
     panel.set(xlim=(0, len(columns)), ylim=(len(lines), 0))
     panel.set_xticks([place + 0.5 for place in range(len(columns))], columns, fontsize=5.5)
     panel.xaxis.tick_top()
@@ -126,12 +128,14 @@ def choices() -> Iterator[tuple[str, Claim]]:
             yield f"CIFAR-10 choices: {choice.label}", claim
 
 
-def shown(claim: Claim) -> str:
+def shown(setting: str, claim: Claim) -> str:
     """The number that shows a claim best: the growth itself for `rank grows`, else one that decides."""
     if claim.name == "rank grows":
-        (one,) = (one for one in claim.beside if one.name.startswith("factor"))
-    else:
-        one = claim.deciding[-1 if claim.name in ("initialisation scale", "products") else 0]
+        (study,) = studies(open([RESULTS / folder for folder in SETTINGS[setting]]))
+        (layers,) = means(growth(study.main, claim.part), logs=True)
+        factor = layers.over("mean")
+        return f"{factor.value:.3g}\n[{factor.low:.2g}, {factor.high:.2g}]"
+    one = claim.deciding[-1 if claim.name in ("initialisation scale", "products") else 0]
     interval = "" if one.interval is None else "\n[{:.2g}, {:.2g}]".format(*one.interval)
     return "" if one.value is None else f"{one.value:.3g}{interval}"
 

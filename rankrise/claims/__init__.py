@@ -6,22 +6,23 @@ To add a claim, write a subclass of `Statement` in the module of its subject, an
 from collections.abc import Sequence
 from pathlib import Path
 
+from rankrise.claims.choices import Effect, effects, learned
 from rankrise.claims.claim import INTERVALS, Claim, Measure, Statement, Verdict
-from rankrise.claims.compared import (
-    DataSets,
-    Effect,
-    ImageNet,
-    InitialisationScale,
-    Learned,
-    effects,
-    learned,
-)
 from rankrise.claims.full_weights import FullWeights
 from rankrise.claims.statistics import Estimate
 from rankrise.claims.toy import Convergence, NoiseRobustness, Nondegeneracy, StrictMinima, Support
-from rankrise.claims.tracked import FunctionalRank, LowRank, Products, RankGrows, SpectraDecay
+from rankrise.claims.tracked import (
+    DataSets,
+    FunctionalRank,
+    ImageNet,
+    InitialisationScale,
+    LowRank,
+    Products,
+    RankGrows,
+    SpectraDecay,
+)
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.files import read_json, write_json
+from rankrise.foundations.files import write_json
 from rankrise.runs import Run, ToyRun
 
 __all__ = [
@@ -30,9 +31,7 @@ __all__ = [
     "Claim",
     "Effect",
     "Estimate",
-    "Learned",
     "Measure",
-    "Statement",
     "Verdict",
     "check_claims",
     "effects",
@@ -41,22 +40,10 @@ __all__ = [
     "write_claims",
 ]
 
-FORMAT = "rankrise-claims/4"
+FORMAT = "rankrise-claims/5"
 STATEMENTS: tuple[type[Statement], ...] = (
-    Convergence,
-    Support,
-    Nondegeneracy,
-    StrictMinima,
-    NoiseRobustness,
-    FullWeights,
-    LowRank,
-    FunctionalRank,
-    RankGrows,
-    InitialisationScale,
-    SpectraDecay,
-    ImageNet,
-    Products,
-    DataSets,
+    *(Convergence, Support, Nondegeneracy, StrictMinima, NoiseRobustness, FullWeights),
+    *(LowRank, FunctionalRank, RankGrows, InitialisationScale, SpectraDecay, ImageNet, Products, DataSets),
 )
 
 
@@ -72,12 +59,6 @@ def check_claims(
 
     Runs that a claim is not about get their effects measured, and a verdict only if `everything` is judged.
     """
-    for run in opened:
-        if not has_claims(run):
-            raise RankriseError(
-                f"{run.folder} tracked matrices, but claims are about attention heads: "
-                f"see it with 'rankrise report {run.folder}'."
-            )
     found = [claim for statement in STATEMENTS for claim in statement.on(opened)]
     known = list(dict.fromkeys(claim.name for claim in found))
     for name in names or ():
@@ -90,11 +71,6 @@ def check_claims(
 def write_claims(path: str | Path, claims: Sequence[Claim]) -> None:
     """Write verdicts to a file, new or holding verdicts already."""
     path = Path(path)
-    if path.exists():
-        try:
-            ours = str(read_json(path).get("format")).startswith("rankrise-claims/")
-        except RankriseError:
-            ours = False
-        if not ours:
-            raise RankriseError(f"{path} exists and holds no verdicts: pass the name of a new file.")
+    if path.exists() and b'"rankrise-claims/' not in path.read_bytes():
+        raise RankriseError(f"{path} exists and holds no verdicts: pass the name of a new file.")
     write_json(path, {"format": FORMAT, "claims": [claim.to_dict() for claim in claims]})

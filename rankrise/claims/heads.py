@@ -6,26 +6,22 @@ import numpy as np
 
 from rankrise import watch
 from rankrise.claims.claim import OWN, How
-from rankrise.claims.statistics import Heads, spearman
+from rankrise.claims.statistics import Heads
 from rankrise.runs import NotRecorded, TrackedRun
 
-ENTROPY = "the entropy rank"
-ENERGY = {f"directions for {100 * share:.0f} % of the energy": share for share in TrackedRun.energy_shares}
-OTHER_RANKS = {rank: How(rank=rank) for rank in (ENTROPY, *ENERGY)}
-"""Ranks other than the stable one, each as another choice."""
+ENTROPY, ENERGY = "the entropy rank", "directions for 90 % of the energy"
+SHARE = 0.9
+"""The share of the energy, the first that is recorded."""
+STEP_1 = "a clock from step 1"
+"""Another start than the end of the first epoch. The first step is the optimiser's doing (Adam's is the sign
+of one batch's gradient), so its rank is that of a batch."""
 
 END = 0.9
 """From this fraction of training on, a spectrum counts as the final one."""
-STEP_1, WARM_UP = "step 1", "the end of the warm-up"
-"""What may count as early instead of the end of the first epoch. The first step is the optimiser's doing
-(Adam's is the sign of one batch's gradient), so its rank is that of a batch."""
 EARLY = 0.01
 """The first epoch, as a fraction of training, if epochs are not known."""
-LINEAR = "a linear clock"
 FEWEST_STEPS = 8
 MOMENTS = 40
-LOSS_WINDOW = 0.05
-"""A smoothed loss is the mean over this fraction of training before a step."""
 
 
 def heads_of(
@@ -43,7 +39,7 @@ def heads_of(
         raise NotRecorded(
             f"no head's {what} has changed by more than rounding: it was frozen, or the run has only begun."
         )
-    return Heads(tuple(place + 1 for place in kept), [layers[place] for place in kept])
+    return Heads.of([place + 1 for place in kept], [layers[place] for place in kept])
 
 
 def shared_layers(samples: Sequence[Heads]) -> list[Heads]:
@@ -58,25 +54,20 @@ def ranks_of(run: TrackedRun, product: str, rank: str = "") -> tuple[np.ndarray,
     """The finite steps at which a rank is known, and the ranks [steps, layers, heads]."""
     if product not in run.products:
         raise NotRecorded(f"{run.folder} has no {product}, which another run was tracked with.")
+    steps = run.finite_steps
     if not rank:
-        return run.finite_steps, run.ranks[product]
-    if rank == ENTROPY:
-        ranks = run.entropy_rank(product)[run.finite]
-    else:
-        ranks = run.energy_rank(product)[run.finite][..., list(ENERGY).index(rank)]
+        return steps, run.ranks[product]
+    recorded = run.entropy_rank(product) if rank == ENTROPY else run.energy_rank(product)[..., 0]
+    ranks = recorded[run.finite]
     if not np.isfinite(ranks).any():  # an older record, but its full spectra may tell
         ranks = np.full(ranks.shape, np.nan)
-        for step in np.intersect1d(run.finite_steps, run.finite_spectra_steps):
+        for step in np.intersect1d(steps, run.finite_spectra_steps):
             for layer, values in enumerate(run.spectrum(product, int(step))):
-                entropy = rank == ENTROPY
-                found = watch.effective_rank(values) if entropy else watch.energy_rank(values, ENERGY[rank])
-                ranks[run.finite_steps == step, layer, : len(values)] = found
+                found = watch.effective_rank(values) if rank == ENTROPY else watch.energy_rank(values, SHARE)
+                ranks[steps == step, layer, : len(values)] = found
     known = np.isfinite(ranks).any(axis=(1, 2))
-    if not known.any():
-        raise NotRecorded(f"{run.folder} has neither {rank} nor full spectra.")
-    steps = run.finite_steps[known]
-    require_end(steps, run.last_finite_step)
-    return steps, ranks[known]
+    require_end(run, steps[known])
+    return steps[known], ranks[known]
 
 
 def last_ranks(run: TrackedRun, product: str, rank: str = "") -> np.ndarray:
@@ -86,34 +77,22 @@ def last_ranks(run: TrackedRun, product: str, rank: str = "") -> np.ndarray:
     return ranks_of(run, product, rank)[1][-1]
 
 
-def require_end(spectra_steps: np.ndarray, end: int) -> None:
-    """Refuse spectra of which the last is far from the end of training."""
-    if spectra_steps[-1] < END * end:
-        last = spectra_steps[-1]
-        raise NotRecorded(f"the last full spectrum is of step {last} of {end}: it says nothing of the end.")
+def require_end(run: TrackedRun, steps: np.ndarray) -> None:
+    """Refuse steps of spectra of which the last is far from the end of training."""
+    last, end = steps.max(initial=0), run.last_finite_step
+    if not len(steps) or last < END * end:
+        raise NotRecorded(f"the last full spectrum of {run.folder} is of step {last} of {end}.")
 
 
 def at_the_end(runs: Sequence[TrackedRun], product: str, rank: str = "") -> Heads:
     """The rank of the change at the end, of heads whose change exceeds rounding noise."""
-    return heads_of(runs, lambda run: _above_noise(last_ranks(run, product, rank), run, product, -1), product)
 
+    def above_noise(run: TrackedRun) -> list[np.ndarray]:
+        ranks = last_ranks(run, product, rank)
+        noise = run.below_noise(product)[run.finite][-1]
+        return list(np.where((ranks > 0) & ~noise, ranks, np.nan))
 
-def at_equal_loss(runs: Sequence[TrackedRun], others: Sequence[TrackedRun], product: str) -> Heads:
-    """The stable rank when each run's loss first fell to the highest final loss of all `others`."""
-    level = max(smoothed_loss(run)[1][-1] for run in others)
-
-    def then(run: TrackedRun) -> list[np.ndarray]:
-        steps, loss = smoothed_loss(run)
-        reached = np.searchsorted(run.finite_steps, steps[np.argmax(loss <= level)])
-        place = min(int(reached), len(run.finite_steps) - 1)
-        return _above_noise(run.ranks[product][place], run, product, place)
-
-    return heads_of(runs, then, product)
-
-
-def _above_noise(ranks: np.ndarray, run: TrackedRun, product: str, place: int) -> list[np.ndarray]:
-    noise = run.below_noise(product)[run.finite][place]
-    return list(np.where((ranks > 0) & ~noise, ranks, np.nan))
+    return heads_of(runs, above_noise, product)
 
 
 def growth(runs: Sequence[TrackedRun], product: str, how: How = OWN) -> Heads:
@@ -127,20 +106,22 @@ def growth(runs: Sequence[TrackedRun], product: str, how: How = OWN) -> Heads:
 
 
 def trends(runs: Sequence[TrackedRun], product: str, how: How = OWN) -> Heads:
-    """Rank correlation of each head's rank with the step, at up to 40 moments spread over log(step).
+    """Spearman's correlation of each head's rank with the step, at up to 40 moments spread over log(step).
 
     Training has its stages on such a clock; on a linear one its long end decides, where little moves.
     """
 
-    def trend(run: TrackedRun) -> list[np.ndarray]:
+    def trend(run: TrackedRun) -> np.ndarray:
         steps, ranks = _from_early_on(run, product, how)
-        spaced = np.linspace if how.window == LINEAR else np.geomspace
-        places = np.searchsorted(steps, spaced(steps[0], steps[-1], MOMENTS)).clip(max=len(steps) - 1)
-        ranks = ranks[np.unique(places)]
-        correlations = np.full(ranks.shape[1:], np.nan)
-        for layer, head in zip(*np.isfinite(ranks[0]).nonzero(), strict=True):
-            correlations[layer, head] = spearman(np.arange(len(ranks)), ranks[:, layer, head])
-        return list(correlations)
+        moments = np.geomspace(steps[0], steps[-1], MOMENTS)
+        ranks = ranks[np.unique(np.searchsorted(steps, moments).clip(max=len(steps) - 1))]
+        above, tied = ranks[:, None] > ranks, ranks[:, None] == ranks
+        order = above.sum(axis=1) + tied.sum(axis=1) / 2
+        order -= order.mean(axis=0)
+        clock = np.arange(len(ranks)) - (len(ranks) - 1) / 2
+        size = np.sqrt((clock**2).sum() * (order**2).sum(axis=0))
+        correlations = np.tensordot(clock, order, 1) / np.where(size > 0, size, 1.0)
+        return np.where(np.isfinite(ranks[0]), correlations, np.nan)
 
     return heads_of(runs, trend, product)
 
@@ -148,34 +129,12 @@ def trends(runs: Sequence[TrackedRun], product: str, how: How = OWN) -> Heads:
 def _from_early_on(run: TrackedRun, product: str, how: How) -> tuple[np.ndarray, np.ndarray]:
     """The steps from early on, and the ranks; nan throughout for a head that is unchanged at any of them."""
     steps, ranks = ranks_of(run, product, how.rank)
-    first_epoch = run.epoch_steps or EARLY * run.last_finite_step
-    early = {STEP_1: 0, WARM_UP: run.warm_up_steps}.get(how.window, first_epoch)
+    early = 0 if how.window == STEP_1 else run.epoch_steps or EARLY * run.last_finite_step
     clear = ~np.isin(steps, run.noisy_steps) & (steps >= early)
     steps, ranks = steps[clear], ranks[clear]
     if len(ranks) < FEWEST_STEPS:
         raise NotRecorded(
-            f"{run.folder} measured {how.rank or 'the stable rank'} {len(ranks)} times above rounding noise "
-            f"after {how.window or 'its first epoch'}, and a trend takes {FEWEST_STEPS}: train it further, "
-            "or measure more often."
+            f"{run.folder} has {len(ranks)} measurements of {how.rank or 'the stable rank'} above rounding "
+            f"noise since early on, and a trend takes {FEWEST_STEPS}: measure more often, or train on."
         )
     return steps, np.where((np.isfinite(ranks) & (ranks > 0)).all(axis=0), ranks, np.nan)
-
-
-def losses(runs: Sequence[TrackedRun]) -> np.ndarray:
-    """The first and the last finite training loss of each run that recorded any, [runs, 2]."""
-    recorded = [run.steps().get("loss", np.empty(0)) for run in runs]
-    finite = [loss[np.isfinite(loss)] for loss in recorded]
-    return np.array([(loss[0], loss[-1]) for loss in finite if len(loss)]).reshape(-1, 2)
-
-
-def smoothed_loss(run: TrackedRun) -> tuple[np.ndarray, np.ndarray]:
-    """The steps with a training loss, and its mean over the 5 % of training before each."""
-    recorded = run.steps()
-    loss = recorded.get("loss", np.empty(0))
-    steps, loss = recorded["step"][np.isfinite(loss)], loss[np.isfinite(loss)]
-    if not len(steps) or not len(run.finite_steps):
-        raise NotRecorded(f"{run.folder} has no training loss, or no measured step yet.")
-    totals = np.concatenate([[0.0], np.cumsum(loss)])
-    ends = np.arange(1, len(steps) + 1)
-    starts = np.searchsorted(steps, steps - LOSS_WINDOW * steps[-1])
-    return steps, (totals[ends] - totals[starts]) / (ends - starts)

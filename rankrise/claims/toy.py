@@ -2,34 +2,28 @@
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from statistics import median
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from rankrise import predict
-from rankrise.claims.claim import How, Measure, Number, Statement, noted, thresholds
+from rankrise.claims.claim import How, Number, Statement, other
 from rankrise.runs import NotRecorded, PerturbedCurve, Run, ToyRun
 from rankrise.runs.toy.run import ACTIVE
 
-TOLERANCES = {"half the tolerance": How(threshold=(0.5,)), "twice the tolerance": How(threshold=(2.0,))}
-"""Where nothing says how far from the ideal a number may be: factors of the tolerance."""
-
 CONSIDERED = 0.9
 """Stages after this fraction of the run are left out: at a finite scale they may come after its end."""
-TIE = 1e-9
-"""Below this fraction of a stage's time, two coordinates cannot be told apart in time."""
 PERTURBED = 1e-8
 """The size from which a weight is large enough to perturb."""
-RETURNED = 0.1
-"""What may remain of a perturbation: forgotten noise leaves nothing, another minimum all."""
-REMAINS = "distance between the two paths at the end, as a fraction"
-PARTS = {
-    "of the kick": "the kick is how far the noise put them apart: above 1, that has grown",
-    "of the largest separation": "the farthest apart they ever were, as the noise may have grown since",
-}
+SECOND_ORDER = "errors like c/log(1/alpha) vanish in the extrapolation; what is left is of second order"
+HALF_WAY = "half-way between 1, the theory, and 0, no convergence"
+KICK, SEPARATION = "of the kick", "of the largest separation"
+"""How far apart the noise put two paths, and the farthest apart they ever were."""
+REMAINS = Number(
+    "largest distance between the two paths at the end", "<= 0.1", "forgotten noise leaves nothing"
+)
+NO_TIE = "no two coordinates are due at the same time (the theorem's nondegeneracy)"
 
 
 class OnToyRun(Statement):
@@ -42,14 +36,10 @@ class OnToyRun(Statement):
     def on(cls, opened: Sequence[Run]) -> list[Statement]:
         return [cls(run) for run in opened if isinstance(run, ToyRun)]
 
-    def margins(self, assumption: str) -> list[float]:
-        """The margin by which an assumption of the theorem holds, for each seed with a stage."""
+    def margin(self, assumption: str) -> float | None:
+        """The least margin by which an assumption of the theorem holds; None if there is no stage."""
         checked = [self.run.derived(seed, "assumptions") for seed in self.seeds]
-        return [float(one[assumption]["margin"]) for one in checked if assumption in one]
-
-    def no_stage(self) -> NotRecorded:
-        until = self.run.settings.until
-        return NotRecorded(f"Algorithm 1 has no stage before rescaled time {until:g}: raise until.")
+        return min((float(one[assumption]["margin"]) for one in checked if assumption in one), default=None)
 
 
 class Convergence(OnToyRun):
@@ -59,67 +49,26 @@ class Convergence(OnToyRun):
 
     name = "convergence"
     numbers = (
+        Number("largest error of a stage time, extrapolated to alpha = 0", "<= 0.02", SECOND_ORDER),
+        Number("p, where the error of stage times falls like 1/log(1/alpha)^p", ">= 0.5", HALF_WAY),
+        Number("p, the same for the distance from Algorithm 1's path over time", ">= 0.5", HALF_WAY),
         Number(
-            "largest error of a stage time, extrapolated to alpha = 0, as a fraction of that time",
-            "<= 0.02",
-            "errors like c/log(1/alpha) vanish in the extrapolation; what is left is of second order",
-        ),
-        Number(
-            "p, where the error of stage times falls like 1/log(1/alpha)^p",
-            ">= 0.5",
-            "1 in theory; 0 without convergence; half-way between",
-        ),
-        Number(
-            "p, where the distance of the flow from Algorithm 1's staircase falls like 1/log(1/alpha)^p",
-            ">= 0.5",
-            "the same, for the mean distance from the plateau points over rescaled time",
-        ),
-        Number(
-            "coordinates learned beyond one per stage",
-            "<= 0",
-            "Theorem 4.5; counted midway through the plateaus that the flow resolves",
+            "coordinates learned beyond one per stage", "<= 0", "Theorem 4.5, on plateaus that are resolved"
         ),
     )
-    choices = TOLERANCES
-
-    @cached_property
-    def found(self) -> dict[str, list[Any]]:
-        """The numbers of every seed, by name."""
-        if len(self.run.settings.alphas) < 2:
-            raise NotRecorded("the run has one initialisation scale, and a trend takes two.")
-        each = [convergence(self.run, seed) for seed in self.seeds]
-        return {name: [one[name] for one in each] for name in each[0]}
-
-    def thresholds(self, how: How) -> list[float]:
-        """The tolerance widens what is allowed around the theory's 0 and 1."""
-        (tolerance,) = how.threshold or (1.0,)
-        half_way = 1 - 0.5 * tolerance
-        return [0.02 * tolerance, half_way, half_way, 0.0]
+    choices = other("half the tolerance", threshold=(0.01, 0.75, 0.75, 0.0))
 
     def decide(self, part: str, how: How) -> list[float | None]:
-        found, half_way = self.found, self.thresholds(how)[1]
-        return [
-            max(found["error of the limit"]),
-            worst_known(min, found["power of the times"], half_way),
-            worst_known(min, found["power of the distance"], half_way),
-            worst_known(max, found["excess"], 0),
-        ]
-
-    def beside(self, part: str) -> list[Measure]:
-        most, stages = max(zip(self.found["resolved"], self.found["stages"], strict=True))
-        return [noted("plateaus resolved at the smallest alpha", float(most), f"of {stages} stages")]
+        if len(self.run.settings.alphas) < 2:
+            raise NotRecorded("the run has one initialisation scale, and a trend takes two.")
+        columns = zip(*(convergence(self.run, seed) for seed in self.seeds), strict=True)
+        worst: tuple[Callable[..., float], ...] = (max, min, min, max)
+        both = zip(worst, columns, strict=True)
+        return [None if None in values else of(values) for of, values in both]
 
 
-def worst_known(worst: Callable[..., float], values: Sequence[float | None], needed: float) -> float | None:
-    """The smallest or largest value, if it fails or if all values are known; otherwise None."""
-    known = [value for value in values if value is not None]
-    if known and (len(known) == len(values) or worst(*known, needed) != needed):
-        return worst(known)
-    return None
-
-
-def convergence(run: ToyRun, seed: int) -> dict[str, Any]:
-    """One seed's numbers: from the two smallest scales, or at the smallest."""
+def convergence(run: ToyRun, seed: int) -> tuple[float | None, ...]:
+    """One seed's numbers, from the two smallest scales or at the smallest."""
     stages, until = run.stages(seed), run.settings.until
     larger, smaller = (run.flow(seed, alpha) for alpha in run.settings.alphas[-2:])
     compared = [predict.compare(stages, flow).stages for flow in (larger, smaller)]
@@ -127,25 +76,15 @@ def convergence(run: ToyRun, seed: int) -> dict[str, Any]:
         (before, after) for before, after in zip(*compared, strict=False) if after.time <= CONSIDERED * until
     ]
     if not pairs:
-        raise NotRecorded(
-            f"Algorithm 1 has no plateau that ends before rescaled time {until:g}; raise until."
-        )
+        raise NotRecorded(f"Algorithm 1 has no plateau that ends before time {until:g}: raise until.")
     ratio = smaller.log_inverse_alpha / larger.log_inverse_alpha
     limits = [
         (ratio * after.flow_time - before.flow_time) / (ratio - 1) / after.time - 1 for before, after in pairs
     ]
-    errors = [median(stage.time_error for stage in side) for side in zip(*pairs, strict=True)]
-    excess, resolved = support_excess(stages, smaller)
-    return {
-        "error of the limit": max(abs(limit) if math.isfinite(limit) else math.inf for limit in limits),
-        "power of the times": exponent(errors, ratio),
-        "power of the distance": exponent(
-            [staircase_distance(stages, flow, until) for flow in (larger, smaller)], ratio
-        ),
-        "excess": excess,
-        "resolved": resolved,
-        "stages": len(stages),
-    }
+    error = max(abs(limit) if math.isfinite(limit) else math.inf for limit in limits)
+    times = [median(stage.time_error for stage in side) for side in zip(*pairs, strict=True)]
+    distances = [staircase_distance(stages, flow, until) for flow in (larger, smaller)]
+    return error, exponent(times, ratio), exponent(distances, ratio), support_excess(stages, smaller)
 
 
 def exponent(errors: Sequence[float], ratio: float) -> float | None:
@@ -171,23 +110,23 @@ def staircase_distance(stages: predict.Stages, flow: predict.Flow, until: float)
     return float((flow.at(times) - staircase).norm(dim=1).sum() / staircase.norm(dim=1).sum())
 
 
-def support_excess(stages: predict.Stages, flow: predict.Flow) -> tuple[float | None, int]:
-    """By how many coordinates the flow's support outgrew one per stage, and how many plateaus it resolves.
+def support_excess(stages: predict.Stages, flow: predict.Flow) -> float | None:
+    """By how many coordinates the flow's support outgrew one per stage; None if it resolves no plateau.
 
     A plateau is resolved if it lasts at least twice as long as the flow is ever off a stage time: the theorem
     speaks of a time within a plateau as alpha falls, and at this alpha a shorter plateau does not exist yet.
     """
     rows = predict.compare(stages, flow).stages
     off = max(abs(row.flow_time - row.time) for row in rows)
-    resolved = [number for number, row in enumerate(rows) if 2 * (row.middle - row.time) >= 2 * off]
+    resolved = [number for number, row in enumerate(rows) if row.middle - row.time >= off]
     if not resolved:
-        return None, 0
+        return None
     excess, before, active = 0, -1, set[int]()
     for number in resolved:
         now = set((flow.at(rows[number].middle).abs() > ACTIVE).nonzero()[:, 0].tolist())
         excess = max(excess, len(now - active) - (number - before))
         before, active = number, now
-    return float(excess), len(resolved)
+    return float(excess)
 
 
 class Support(OnToyRun):
@@ -196,15 +135,9 @@ class Support(OnToyRun):
     name = "support"
     numbers = (Number("coordinates that fall back to zero", "<= 0", "what was learned stays learned"),)
 
-    def decide(self, part: str, how: How) -> list[float]:
+    def decide(self, part: str, how: How) -> list[float | None]:
         left = [len(stage.left) for seed in self.seeds for stage in self.run.stages(seed)]
-        if not left:
-            raise self.no_stage()
-        return [float(sum(left))]
-
-    def beside(self, part: str) -> list[Measure]:
-        stages = sum(len(self.run.stages(seed)) for seed in self.seeds)
-        return [noted("stages of Algorithm 1", float(stages), "a coordinate could have left at each of them")]
+        return [float(sum(left)) if left else None]
 
 
 class Nondegeneracy(OnToyRun):
@@ -212,69 +145,46 @@ class Nondegeneracy(OnToyRun):
 
     name = "nondegeneracy"
     numbers = (
-        Number(
-            "shortest time by which a stage comes before its runner-up, as a fraction of the stage's time",
-            f">= {TIE}",
-            "no two coordinates are due at the same time (the theorem's nondegeneracy)",
-        ),
+        Number("least time between a stage and its runner-up, over the stage's time", ">= 1e-9", NO_TIE),
     )
 
-    def decide(self, part: str, how: How) -> list[float]:
-        known = self.margins("nondegeneracy")
-        if not known:
-            raise self.no_stage()
-        return [min(known)]
+    def decide(self, part: str, how: How) -> list[float | None]:
+        return [self.margin("nondegeneracy")]
 
 
 class StrictMinima(OnToyRun):
     """Plateaus are strict local minima: after noise at random times, training returns to where it was."""
 
     name = "strict minima"
-    numbers = tuple(
-        Number(f"{REMAINS} {part}, largest", f"<= {RETURNED}", why, part) for part, why in PARTS.items()
+    numbers = (
+        REMAINS,
+        Number(
+            "smallest eigenvalue of the Hessian in u at a plateau", ">= 1e-9", "Assumption 4.3: strict minima"
+        ),
     )
-    margin = "smallest eigenvalue of the Hessian at a plateau"
-    margin_why = "a strict minimum means a positive definite Hessian in u on the support (Assumption 4.3)"
-
-    choices = {"the median perturbation": How(aggregate="median")} | thresholds(0.01, 0.5, numbers=2)
+    choices = other("the median perturbation", aggregate="median")
+    choices |= other("a threshold of 0.01", threshold=(0.01,))
 
     def parts(self) -> Sequence[str]:
-        return [*PARTS]
+        return [KICK, SEPARATION]
 
-    @cached_property
-    def curves(self) -> list[tuple[float, float]]:
-        """What remains of each perturbation, where there was something to perturb."""
-        kind = self.name.replace(" ", "-")
-        curves = [remaining(curve) for seed in self.seeds for curve in self.run.perturbations(seed, kind)]
-        return [one for one in curves if one is not None]
-
-    def shares(self, part: str) -> list[float]:
-        """In ascending order."""
-        if not self.curves:
+    def decide(self, part: str, how: How) -> list[float | None]:
+        kind, place = self.name.replace(" ", "-"), self.parts().index(part)
+        every = [remaining(curve) for seed in self.seeds for curve in self.run.perturbations(seed, kind)]
+        shares = sorted(one[place] for one in every if one is not None)
+        if not shares:
             raise NotRecorded("at no time of the run was there a weight large enough to perturb.")
-        return sorted(one[self.parts().index(part)] for one in self.curves)
-
-    def decide(self, part: str, how: How) -> list[float]:
-        shares = self.shares(part)
-        return [shares[len(shares) // 2] if how.aggregate else shares[-1]]
-
-    def beside(self, part: str) -> list[Measure]:
-        shares, margin = self.shares(part), min(self.margins(self.name.replace(" ", "_")), default=None)
-        over = float(sum(share > RETURNED for share in shares))
-        return [
-            noted(f"{REMAINS} {part}, median", shares[len(shares) // 2], "over all perturbations"),
-            noted(f"perturbations with more than {RETURNED:g}", over, f"of {len(shares)}"),
-            Number(self.margin, ">= 1e-9", self.margin_why).measure(margin),
-        ]
+        margin = self.margin(self.name.replace(" ", "_"))
+        return [shares[len(shares) // 2] if how.aggregate else shares[-1], margin]
 
 
 class NoiseRobustness(StrictMinima):
     """Stages are robust: after noise when a coordinate becomes active, training follows the same path."""
 
     name = "noise robustness"
-    margin = "smallest share of the noise that stage B removes"
-    margin_why = (
-        "stage B, started with noise, must end nearer to the stage's point than it started (Assumption 4.4)"
+    numbers = (
+        REMAINS,
+        Number("least share of noise that stage B removes", ">= 1e-9", "above 0 (Assumption 4.4)"),
     )
 
 

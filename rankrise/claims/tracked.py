@@ -1,59 +1,45 @@
-"""Claims on the tracked runs of one data set: a number per head, over layers, against a threshold."""
+"""Claims on tracked runs: a number per head, over layers, against a threshold."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
-from rankrise.claims.claim import (
-    How,
-    Measure,
-    Number,
-    Statement,
-    by_layer,
-    noted,
-    thresholds,
-    values_above,
-)
+from rankrise.claims.claim import OWN, How, Number, Statement, other
 from rankrise.claims.heads import (
-    LINEAR,
-    OTHER_RANKS,
+    ENERGY,
+    ENTROPY,
     STEP_1,
-    WARM_UP,
     at_the_end,
     growth,
     heads_of,
     last_ranks,
-    losses,
     require_end,
+    shared_layers,
     trends,
 )
-from rankrise.claims.statistics import Estimate, Heads, extreme
+from rankrise.claims.statistics import Estimate, Heads, Layers, extreme, in_order, means
 from rankrise.runs import NotRecorded, Run, Study, TrackedRun, studies
 
-FAR_BELOW = ("<= 0.1", "far below is an order of magnitude")
 SMALLEST_HEAD = 20
 """In smaller heads a tenth is below 2, and only rank one would pass."""
 HARDLY = 0.5
 """Runs whose training loss stays above this fraction of its first value have hardly learned."""
 JUDGE = "Pass --judge for a verdict."
-FIRST_LOSS = "the first recorded loss"
-SCORES = {
-    "validation_loss": "the validation loss",
-    "accuracy": "the validation accuracy",
-    "perplexity": "the perplexity",
-}
-"""Other scores than the loss that a gain may be counted in."""
 
-WORST_LAYER = {"the worst layer": How(aggregate="smallest")}
-LESS_STRICT = {"the mean over layers": How(aggregate="mean"), "the median layer": How(aggregate="median")}
-NOT_SO_FAR = thresholds(0.2, 0.3)
-FROM_STEP_1 = {"a clock from step 1": How(window=STEP_1)}
+FAR_BELOW = "far below is an order of magnitude"
+BY_CHANCE = "half of them would by chance; three of four is half-way to all. Pairs are of the same layer"
+STEADY = "1 where it only rises, 0 without a trend; up to 40 measurements, on a log clock"
+FASTER = "much faster is at least twice as fast; large is above 0.1 of the largest value"
 
-
-def at_chance(*thresholds: float) -> dict[str, How]:
-    """Thresholds that chance alone would reach, as another choice."""
-    return {"a threshold at chance level": How(threshold=thresholds)}
+OTHER_RANKS = other(ENTROPY, rank=ENTROPY) | other(ENERGY, rank=ENERGY)
+WORST_LAYER = other("the worst layer", aggregate="smallest")
+MEAN_LAYER = other("the mean over layers", aggregate="mean")
+FROM_STEP_1 = other(STEP_1, window=STEP_1)
+BELOW_A_FIFTH = other("a threshold of 0.2", threshold=(0.2,))
+FROM_FIRST_LOSS = "the gain from the first recorded loss"
+AT_CHANCE = other("a threshold at chance level", threshold=(0.5,))
+GROWS_BY_CHANCE = other("a threshold at chance level", threshold=(0.5, 0.0))
 
 
 def shares(positive: Heads) -> Heads:
@@ -67,27 +53,45 @@ def not_trained_for_it(runs: Sequence[TrackedRun]) -> str:
     They are about training by a recipe, from random weights on images or text, that has learned something:
     what a few steps change may be of low rank because it is little.
     """
-    if not all(run.recipe for run in runs):
-        return (
-            "Trained without a recipe, so it may be a fine-tuning or an adapter; the claim is about training "
-            f"from random weights. {JUDGE}"
-        )
-    if any(run.recipe.get("data") == "regression" for run in runs):
-        return f"The claim is about images and text, not synthetic regression. {JUDGE}"
     for run in runs:
-        if not run.finished and not len(losses([run])):
-            return f"{run.name} is not finished and has no training loss yet. {JUDGE}"
-        for first, last in losses([run]):
-            if last > HARDLY * first > 0:
-                fall = f"its training loss fell from {first:.3g} to {last:.3g}"
-                return f"{run.name} has hardly learned: {fall}. {JUDGE}"
+        if not run.recipe:
+            return f"Trained without a recipe; the claim is about training from random weights. {JUDGE}"
+        if run.recipe.get("data") == "regression":
+            return f"The claim is about images and text, not synthetic regression. {JUDGE}"
+        losses = losses_of(run)
+        if len(losses) and losses[-1] > HARDLY * losses[0] > 0:
+            fall = f"its training loss fell from {losses[0]:.3g} to {losses[-1]:.3g}"
+            return f"{run.name} has hardly learned: {fall}. {JUDGE}"
     return ""
 
 
-class OnStudy(Statement):
-    """Judged by data set, on its main runs if no others are named."""
+def losses_of(run: TrackedRun) -> np.ndarray:
+    """The finite training losses."""
+    losses = run.steps().get("loss", np.empty(0))
+    return losses[np.isfinite(losses)]
+
+
+class ByHead(Statement):
+    """A number per head, over layers."""
 
     runs: Sequence[TrackedRun]
+    aggregate = "mean"
+    shown = -1
+    """Which of the numbers is the effect in each layer."""
+
+    def layers(self, part: str, how: How) -> Sequence[Layers]:
+        """The numbers by layer; one that decides nothing may come last."""
+        raise NotImplementedError
+
+    def effects(self, part: str) -> Mapping[int, Estimate]:
+        return self.layers(part, OWN)[self.shown].each() if self.effect else {}
+
+    def decide(self, part: str, how: How) -> list[Estimate | float | None]:
+        return [one.over(how.aggregate or self.aggregate) for one in self.layers(part, how)]
+
+
+class OnStudy(ByHead):
+    """Judged by data set, on its main runs if no others are named."""
 
     def __init__(self, study: Study, runs: Sequence[TrackedRun] = ()) -> None:
         self.study, self.runs, self.data = study, runs or study.main, study.label
@@ -108,26 +112,17 @@ class LowRank(OnStudy):
 
     name = "low rank"
     effect = "stable rank of the change, as a fraction of the head size"
-    numbers = (Number(f"{effect}, worst layer", *FAR_BELOW),)
-    choices = LESS_STRICT | NOT_SO_FAR | OTHER_RANKS
+    numbers = (Number(f"{effect}, worst layer", "<= 0.1", FAR_BELOW),)
+    choices = MEAN_LAYER | BELOW_A_FIFTH | OTHER_RANKS
+    aggregate = "largest"
 
-    def over_size(self, product: str, rank: str = "") -> Heads:
-        heads = at_the_end(self.runs, product, rank)
-        sizes = [self.runs[0].layers[layer - 1]["d_head"] for layer in heads.layers]
-        divided = [[seed / size for seed in seeds] for size, seeds in zip(sizes, heads.values, strict=True)]
-        return Heads(heads.layers, divided)
-
-    def effects(self, product: str) -> list[Measure]:
-        return by_layer(self.effect, self.over_size(product).by_layer(), "mean over heads")
-
-    def decide(self, product: str, how: How) -> list[Estimate]:
+    def layers(self, product: str, how: How) -> list[Layers]:
         smallest = min(layer["d_head"] for layer in self.runs[0].layers)
         if smallest < SMALLEST_HEAD:
-            raise NotRecorded(
-                f"a tenth of the head size {smallest} is below 2, where only rank one would pass: "
-                f"train heads of size {SMALLEST_HEAD} or more."
-            )
-        return [self.over_size(product, how.rank).over_layers(how.aggregate or "largest")]
+            raise NotRecorded(f"with heads of size {smallest} only rank one would pass: train larger heads.")
+        (ranks,) = means(at_the_end(self.runs, product, how.rank))
+        sizes = [self.runs[0].layers[layer - 1]["d_head"] for layer in ranks.numbers]
+        return [Layers(ranks.numbers, ranks.drawn / np.array(sizes)[:, None])]
 
 
 class FunctionalRank(OnStudy):
@@ -137,24 +132,13 @@ class FunctionalRank(OnStudy):
 
     name = "functional rank"
     source = "the project"
+    numbers = (
+        Number("rank that keeps 99 % of the gain, as a fraction of the head size", "<= 0.1", FAR_BELOW),
+    )
+    choices = BELOW_A_FIFTH | other("95 % of the gain", rank="0.95") | other(FROM_FIRST_LOSS, window="first")
 
     def __init__(self, study: Study) -> None:
         super().__init__(study, [run for run in study.main if run.truncation])
-        records = [run.truncation or {} for run in self.runs]
-        on_training = {"training" in record.get("measured_on", "") for record in records}
-        loss = " or ".join(["validation loss", "training loss"][one] for one in sorted(on_training)[::-1])
-        name = f"rank that keeps 99 % of the gain in the {loss}, as a fraction of the head size"
-        self.numbers = [Number(name, *FAR_BELOW)]
-        self.choices = {
-            **NOT_SO_FAR,
-            **{f"{100 * share:g} % of the gain": How(rank=str(share)) for share in (0.95, 0.999)},
-            f"the gain from {FIRST_LOSS}": How(window=FIRST_LOSS),
-        }
-        for score, text in SCORES.items():
-            if any(score in record.get("trained", {}) for record in records):
-                self.choices[text] = How(aggregate=score)
-        if True not in on_training:
-            self.choices["the training loss"] = How(aggregate="training_loss")  # which no such record has
 
     @classmethod
     def on(cls, opened: Sequence[Run]) -> list[Statement]:
@@ -163,55 +147,28 @@ class FunctionalRank(OnStudy):
     def parts(self) -> Sequence[str]:
         return ["KQ", "VO"]
 
-    def decide(self, product: str, how: How) -> list[Estimate | float]:
+    def decide(self, product: str, how: How) -> list[Estimate | float | None]:
         """The smallest rank of every head's change that keeps enough of the gain, of the worst seed."""
-        if how.rank or how.aggregate or how.window:
-            return [extreme(max, [first_enough(run, product, how) for run in self.runs])]
-        shares = []
-        for run in self.runs:
-            record, rank = truncated(run, product)
-            if rank["functional_rank"] is None or record.get("gain", 0.99) != 0.99:
-                raise NotRecorded(
-                    f"{run.name} has no rank of {product} that keeps 99 % of the gain: there was no gain, or "
-                    "'rankrise truncate' was asked for other ranks or another --gain."
-                )
-            shares.append(float(rank["functional_rank"]) / run.layers[0]["d_head"])
-        return [max(shares)]
-
-    def beside(self, product: str) -> list[Measure]:
-        gains = {point["rank"]: point["gain"] for point in truncated(self.runs[0], product)[1]["points"]}
-        return [
-            noted(f"share of the gain at rank {rank}", gains[rank], "all heads cut alike")
-            for rank in (1, 2, 4)
-            if gains.get(rank) is not None
-        ]
-
-
-def truncated(run: TrackedRun, product: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The record of `rankrise truncate`, and its curve of loss and gain against the rank of a product."""
-    record = run.truncation or {}
-    for curve in record.get("curves", []):
-        if curve["group"] == product and curve["method"] == "plain":
-            return record, curve
-    raise NotRecorded(f"{run.name} was truncated without {product}: run 'rankrise truncate' on it again.")
+        worst = extreme(max, [first_enough(run, product, how) for run in self.runs])
+        return [worst.value if worst.low == worst.high else worst]
 
 
 def first_enough(run: TrackedRun, product: str, how: How) -> Estimate:
-    """The first of the tried ranks that keeps enough of what a score gains, over the head size.
+    """The first rank that `rankrise truncate` tried and that keeps enough of the gain, over the head size.
 
     Its interval goes from above the last rank that is not enough to the first that is.
     """
-    score, share = how.aggregate or "loss", float(how.rank or 0.99)
-    (record, curve), size = truncated(run, product), run.layers[0]["d_head"]
+    share, record, size = float(how.rank or 0.99), run.truncation or {}, run.layers[0]["d_head"]
     try:
-        start = float(losses([run])[0, 0]) if how.window else curve["initial"][score]
-        gain = record["trained"][score] - start
-        tried = sorted((point["rank"], point["scores"][score]) for point in curve["points"])
-    except (KeyError, IndexError):
-        raise NotRecorded(f"{run.name} was truncated without the {score.replace('_', ' ')}.") from None
+        curve = next(one for one in record["curves"] if one["group"] == product and one["method"] == "plain")
+        start = losses_of(run)[0] if how.window else curve["initial"]["loss"]
+        fall = start - record["trained"]["loss"]
+        tried = sorted((point["rank"], point["scores"]["loss"]) for point in curve["points"])
+    except (KeyError, IndexError, StopIteration):
+        raise NotRecorded(f"{run.name} was truncated without {product}.") from None
     below = 0
-    for rank, now in tried if (gain > 0 if score == "accuracy" else gain < 0) else ():
-        if (now - start) / gain >= share:
+    for rank, now in tried if fall > 0 else ():
+        if (start - now) / fall >= share:
             return Estimate(rank / size, (below + 1) / size, rank / size)
         below = rank
     raise NotRecorded(f"no rank of {run.name} that was tried keeps {100 * share:g} % of the gain.")
@@ -223,36 +180,14 @@ class RankGrows(OnStudy):
     name = "rank grows"
     effect = "factor by which the stable rank grows"
     numbers = (
-        Number(
-            "share of heads whose stable rank is higher at the end than early",
-            ">= 0.75",
-            "three of four; half of them would by chance. Early is the end of the first epoch (1 % of "
-            "training where epochs are not known)",
-        ),
-        Number(
-            "how steadily the stable rank rises (Spearman correlation with the step), mean over heads",
-            ">= 0.5",
-            "1 where it only rises, 0 without a trend; up to 40 measurements, on a log clock",
-        ),
+        Number("share of heads whose stable rank is higher at the end than early", ">= 0.75", BY_CHANCE),
+        Number("Spearman correlation of the stable rank with the step, mean over heads", ">= 0.5", STEADY),
     )
+    choices = FROM_STEP_1 | WORST_LAYER | GROWS_BY_CHANCE | OTHER_RANKS
 
-    def __init__(self, study: Study) -> None:
-        super().__init__(study)
-        warmed_up = all(run.warm_up_steps for run in self.runs)
-        clocks = {LINEAR: How(window=LINEAR), **FROM_STEP_1}
-        clocks |= {f"a clock from {WARM_UP}": How(window=WARM_UP)} if warmed_up else {}
-        self.choices = clocks | WORST_LAYER | at_chance(0.5, 0.0) | OTHER_RANKS
-
-    def effects(self, product: str) -> list[Measure]:
-        return by_layer(self.effect, growth(self.runs, product).by_layer(), of=np.exp)
-
-    def decide(self, product: str, how: How) -> list[Estimate]:
-        heads = (shares(growth(self.runs, product, how)), trends(self.runs, product, how))
-        return [one.over_layers(how.aggregate or "mean") for one in heads]
-
-    def beside(self, product: str) -> list[Measure]:
-        mean = growth(self.runs, product).over_layers("mean").mapped(np.exp)
-        return [noted(f"{self.effect}, geometric mean over heads", mean)]
+    def layers(self, product: str, how: How) -> list[Layers]:
+        grown, trend = growth(self.runs, product, how), trends(self.runs, product, how)
+        return [*means(shares(grown)), *means(trend), *means(grown, logs=True)]
 
 
 class SpectraDecay(OnStudy):
@@ -264,44 +199,33 @@ class SpectraDecay(OnStudy):
     effect = "number of large singular values, of the change over that of the initial product"
     area = "area under the normalised spectrum, of the change over that of the initial product"
     numbers = (
-        Number(
-            f"{effect}, worst layer",
-            "<= 0.5",
-            "much faster is at least twice as fast; large is above 0.1 of the largest value",
-        ),
-        Number(
-            f"{area}, worst layer",
-            "<= 0.5",
-            "the same for the whole spectrum; the change may have twice as many values",
-        ),
+        Number(f"{effect}, worst layer", "<= 0.5", FASTER),
+        Number(f"{area}, worst layer", "<= 0.5", "the same for the whole spectrum"),
     )
-    choices = values_above(0.2, 0.3, 0.5) | LESS_STRICT | thresholds(1.0, numbers=2)
+    choices = (
+        other("values above 0.2 of the largest", rank="0.2")
+        | MEAN_LAYER
+        | other("a threshold of 1", threshold=(1.0, 1.0))
+    )
+    aggregate, shown = "largest", 0
 
-    def ratios(self, product: str, cut: float | None) -> Heads:
-        """The change's number of large values, or without a cut its area, over the initial product's."""
+    def layers(self, product: str, how: How) -> list[Layers]:
+        cut = float(how.rank or 0.1)
 
-        def size(values: np.ndarray) -> np.ndarray:
-            if cut is not None:
-                return np.asarray((values > cut * values[:, :1]).sum(-1))
-            largest = values[:, 0].astype(float)
-            return np.divide(values.sum(-1), largest, out=np.zeros_like(largest), where=largest > 0)
+        def large(values: np.ndarray) -> np.ndarray:
+            return np.asarray((values > cut * values[:, :1]).sum(-1))
 
-        def of(run: TrackedRun) -> list[np.ndarray]:
-            initial, steps = run.spectrum(product), run.finite_spectra_steps
-            if not len(steps):
-                raise NotRecorded(f"{run.folder} has no full spectra yet.")
-            require_end(steps, run.last_step)
-            pairs = zip(initial, run.spectrum(product, int(steps[-1])), strict=True)
+        def area(values: np.ndarray) -> np.ndarray:
+            return np.asarray(values.sum(-1) / np.maximum(values[:, 0], np.finfo(float).tiny))
+
+        def ratios(run: TrackedRun, size: Callable[[np.ndarray], np.ndarray]) -> list[np.ndarray]:
+            steps = run.finite_spectra_steps
+            require_end(run, steps)
+            pairs = zip(run.spectrum(product), run.spectrum(product, int(steps[-1])), strict=True)
             return [np.where(after[:, 0] > 0, size(after) / size(before), np.nan) for before, after in pairs]
 
-        return heads_of(self.runs, of, product)
-
-    def effects(self, product: str) -> list[Measure]:
-        return by_layer(self.effect, self.ratios(product, 0.1).by_layer(), "above 0.1 of the largest")
-
-    def decide(self, product: str, how: How) -> list[Estimate]:
-        heads = (self.ratios(product, float(how.rank or 0.1)), self.ratios(product, None))
-        return [one.over_layers(how.aggregate or "largest") for one in heads]
+        both = [heads_of(self.runs, partial(ratios, size=size), product) for size in (large, area)]
+        return [one for heads in both for one in means(heads)]
 
 
 class Products(OnStudy):
@@ -313,34 +237,108 @@ class Products(OnStudy):
     source = "the reproduction"
     effect = "stable rank of VO over that of KQ"
     numbers = (
-        Number(
-            "share of heads in which VO has the higher stable rank",
-            ">= 0.75",
-            "consistently higher, as it was put: three heads of four; half of them would by chance",
-        ),
-        Number(f"{effect}, geometric mean over heads", ">= 1.0", "a head's own two changes are compared"),
+        Number("share of heads in which VO has the higher stable rank", ">= 0.75", BY_CHANCE),
+        Number(f"{effect}, geometric mean over heads", ">= 1", "a head's own two changes are compared"),
     )
-    choices = WORST_LAYER | at_chance(0.5, 1.0) | OTHER_RANKS
+    choices = WORST_LAYER | AT_CHANCE | OTHER_RANKS
 
     def parts(self) -> Sequence[str]:
         return [""]
 
-    def log_ratios(self, rank: str = "") -> Heads:
-        """log(VO / KQ) of each head."""
+    def layers(self, part: str, how: How) -> list[Layers]:
         tracked = self.runs[0].products
         if set(tracked) != {"KQ", "VO"}:
             raise NotRecorded(f"only {', '.join(tracked)} was tracked: both products are needed.")
 
-        def of(run: TrackedRun) -> list[np.ndarray]:
-            both = np.stack([last_ranks(run, product, rank) for product in ("VO", "KQ")])
+        def log_ratios(run: TrackedRun) -> list[np.ndarray]:
+            both = np.stack([last_ranks(run, product, how.rank) for product in ("VO", "KQ")])
             logs = np.log(both, where=both > 0, out=np.full(both.shape, np.nan))
             return list(logs[0] - logs[1])
 
-        return heads_of(self.runs, of, "KQ and VO")
+        ratios = heads_of(self.runs, log_ratios, "KQ and VO")
+        return [*means(shares(ratios)), *means(ratios, logs=True)]
 
-    def effects(self, part: str) -> list[Measure]:
-        return by_layer(self.effect, self.log_ratios().by_layer(), "geometric mean over heads", np.exp)
 
-    def decide(self, part: str, how: How) -> list[Estimate]:
-        ratios, aggregate = self.log_ratios(how.rank), how.aggregate or "mean"
-        return [shares(ratios).over_layers(aggregate), ratios.over_layers(aggregate).mapped(np.exp)]
+class InitialisationScale(OnStudy):
+    """The smaller the initialisation, the lower the rank of the change after training."""
+
+    name = "initialisation scale"
+    effect = "power of the scale with which the stable rank grows"
+    numbers = (
+        Number(
+            "share of pairs of heads in which the smaller scale's has the lower rank", ">= 0.75", BY_CHANCE
+        ),
+        Number(f"{effect}, mean over layers", ">= 0", "above 0, the rank falls with the scale"),
+    )
+    choices = WORST_LAYER | OTHER_RANKS
+
+    def __init__(self, study: Study) -> None:
+        super().__init__(study, [run for runs in study.scales.values() for run in runs])
+        self.scales = study.scales
+
+    def layers(self, product: str, how: How) -> list[Layers]:
+        if len(self.scales) < 2:
+            raise NotRecorded("there is one initialisation scale: pass runs that differ only in it.")
+        ends = shared_layers([at_the_end(runs, product, how.rank) for runs in self.scales.values()])
+        logs = np.log(list(self.scales))
+        weights = (logs - logs.mean()) / ((logs - logs.mean()) ** 2).sum()
+        ranks = [one.drawn for one in means(*(heads.mapped(np.log) for heads in ends))]
+        return [in_order(ends), Layers(ends[0].layers, np.tensordot(weights, np.stack(ranks), 1))]
+
+
+class OnTwoDataSets(ByHead):
+    """Judged on CIFAR-10 and another data set of the paper, if both were opened."""
+
+    other: str
+
+    def __init__(self, easy: Study, hard: Study) -> None:
+        self.easy, self.hard, self.runs = easy.main, hard.main, [*easy.main, *hard.main]
+        self.data = f"{easy.label} and {hard.label}"
+        self.excuse = not_trained_for_it(self.runs)
+
+    @classmethod
+    def on(cls, opened: Sequence[Run]) -> list[Statement]:
+        found = {study.family: study for study in studies(opened)}
+        return [cls(found["cifar10"], found[cls.other])] if found.keys() >= {"cifar10", cls.other} else []
+
+    def parts(self) -> Sequence[str]:
+        return self.easy[0].products
+
+
+class ImageNet(OnTwoDataSets):
+    """The growth of rank is easier to see on ImageNet; on CIFAR-10 the rank does not grow as much."""
+
+    name = "imagenet"
+    other = "imagenet"
+    numbers = (
+        Number(
+            f"{RankGrows.effect} on ImageNet, over that on CIFAR-10", ">= 1", "geometric means over heads"
+        ),
+    )
+    choices = FROM_STEP_1 | OTHER_RANKS
+
+    def layers(self, product: str, how: How) -> list[Layers]:
+        large, small = means(*(growth(runs, product, how) for runs in (self.hard, self.easy)))
+        ratio = large.drawn.mean(axis=0) - small.drawn.mean(axis=0)
+        return [Layers((0,), ratio[None], logs=True)]  # the networks may have different numbers of layers
+
+
+class DataSets(OnTwoDataSets):
+    """The change has a higher stable rank on CIFAR-100 than on CIFAR-10."""
+
+    name = "data sets"
+    source = "the reproduction"
+    other = "cifar100"
+    effect = "stable rank on CIFAR-100 over that on CIFAR-10"
+    numbers = (
+        Number("share of pairs of heads in which CIFAR-100's has the higher rank", ">= 0.75", BY_CHANCE),
+    )
+    choices = WORST_LAYER | AT_CHANCE | OTHER_RANKS
+
+    def layers(self, product: str, how: How) -> list[Layers]:
+        alike = {(run.layers[0]["d_head"], len(run.layers), run.recipe.get("epochs")) for run in self.runs}
+        if len(alike) > 1:
+            raise NotRecorded("the two data sets were trained with other layers, heads or epochs.")
+        ends = shared_layers([at_the_end(runs, product, how.rank) for runs in (self.hard, self.easy)])
+        hard, easy = means(*(heads.mapped(np.log) for heads in ends))
+        return [in_order(ends), Layers(hard.numbers, hard.drawn - easy.drawn, logs=True)]

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 STYLES = {"holds": "green", "does not hold": "red"}
 LEGEND = (
     "yes, no: whether the number passes. ?: the threshold lies within its interval, or the number is not "
-    "known. -: it decides nothing, because it is for information or because the claim is not judged on these "
-    f"runs. [low, high]: {INTERVALS}; for a rank found by trying some, the least and the most it can be."
+    "known. -: the claim is not judged on these runs. "
+    f"[low, high]: {INTERVALS}; for a rank found by trying some, the least and the most it can be."
 )
 NAMED = 2
 """How many of the runs left out are named."""
@@ -94,12 +94,12 @@ def number_of(measure: Measure) -> str:
 
 
 def _measure_table(claim: Claim, why: bool) -> "Table":
-    """The deciding measures, those that another choice changes, and those for information."""
+    """The deciding measures, and those that another choice changes."""
     table = _table(justify=("left", "right", "left"), no_wrap=(True, True, True))
     decided = {(one.name, one.value, one.needed) for one in claim.deciding}
     others = [one for one in claim.choices if one.value is not None]
     changed = [one for one in others if (one.name, one.value, one.needed) not in decided]
-    for measure in (*claim.deciding, *changed, *claim.beside):
+    for measure in (*claim.deciding, *changed):
         open_mark = "?" if measure.needed and claim.verdict != "not judged" else "-"
         mark = {True: "yes", False: "no", None: open_mark}[measure.passes]
         needed = f"needed {measure.needed}" if measure.needed else ""

@@ -75,7 +75,7 @@ def _claim_row(claim: Claim, opened: bool) -> str:
     verdict = f'<span class="verdict {style}"><span aria-hidden="true">{sign}</span> {claim.verdict}</span>'
     why = escape(f"{claim.reason} {claim.turned}".strip())
     if claim.measures:
-        rows = "".join(map(_measure_row, (*claim.deciding, *claim.choices, *claim.beside)))
+        rows = "".join(map(_measure_row, (*claim.deciding, *claim.choices)))
         measures = _table("claims", ("Measure", "Value", "Needed", "Why there"), rows)
         why = f"<details{' open' if opened else ''}><summary>{why}</summary>{measures}</details>"
     if claim.effects:

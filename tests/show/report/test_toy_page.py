@@ -34,7 +34,7 @@ def test_stages_and_claims_are_the_run_s(open_page: Open, run: ToyRun, toy_page:
     claims = check_claims([run])
     verdicts = [text.split(" ", 1)[1] for text in page.locator(".verdicts .verdict").all_text_contents()]
     assert verdicts == [claim.verdict for claim in claims]
-    measures = [one for claim in claims for one in (*claim.deciding, *claim.choices, *claim.beside)]
+    measures = [one for claim in claims for one in (*claim.deciding, *claim.choices)]
     rows = page.eval_on_selector_all(
         ".claims .measure", "rows => rows.map(row => [...row.cells].map(cell => cell.textContent))"
     )
