@@ -82,7 +82,8 @@ def draw() -> Drawn:
         place = columns.index(setting), lines.index((claim.name, claim.part))
         colour = to_rgb(COLOURS[claim.verdict])
         panel.add_patch(Rectangle(place, 1, 1, facecolor=colour, edgecolor="white", linewidth=1.5))
-        panel.text(place[0] + 0.5, place[1] + 0.5, shown(setting, claim), ha="center", va="center", fontsize=6)
+        middle = place[0] + 0.5, place[1] + 0.5
+        panel.text(*middle, shown(setting, claim), ha="center", va="center", fontsize=6)
     panel.set(xlim=(0, len(columns)), ylim=(len(lines), 0))
     panel.set_xticks([place + 0.5 for place in range(len(columns))], columns, fontsize=5.5)
     panel.xaxis.tick_top()

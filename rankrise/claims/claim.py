@@ -103,11 +103,11 @@ class Claim:
     source: Source
     verdict: Verdict
     reason: str
+    measures: tuple[Measure, ...]
     runs: tuple[str, ...]
     data: str
-    left_out: Mapping[str, str]
     part: str = ""
-    measures: tuple[Measure, ...] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
     by_choice: Mapping[str, Verdict | None] = field(default_factory=dict)
 
     @property
@@ -195,8 +195,13 @@ class Statement:
     def judged(self, everything: bool = False) -> list[Claim]:
         """The verdict on each part; runs that the claim is not about get one only with `everything`."""
         statement, excuse = " ".join((self.__doc__ or "").split()), "" if everything else self.excuse
-        runs = tuple(run.name for run in self.runs)
-        blank = Claim(self.name, statement, self.source, "not judged", excuse, runs, self.data, self.left_out)
+        blank = Claim(
+            *(self.name, statement, self.source, "not judged", excuse),
+            measures=(),
+            runs=tuple(run.name for run in self.runs),
+            data=self.data,
+            left_out=self.left_out,
+        )
         try:
             return [self._judged(replace(blank, part=part)) for part in self.parts()]
         except NotRecorded as missing:
