@@ -8,11 +8,7 @@ from rankrise.foundations.errors import RankriseError
 
 
 def usable(device: str) -> str:
-    """Return the device, or refuse one that cannot be used here.
-
-    >>> usable("cpu")
-    'cpu'
-    """
+    """Return the device, or refuse one that cannot be used here."""
     try:
         torch.zeros(1, device=device).cpu()
     except (RuntimeError, AssertionError, NotImplementedError) as error:

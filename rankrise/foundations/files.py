@@ -4,57 +4,31 @@ import errno
 import json
 import os
 import shutil
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rankrise.foundations.errors import RankriseError, first_line
 
-DAY = 24 * 3600
-"""Seconds after which a temporary file belongs to nobody: its process was killed."""
-
 
 @contextmanager
-def replacing(path: str | Path) -> Iterator[Path]:
-    """Give a temporary path beside `path`; on success it replaces `path`, on failure it is removed.
+def replacing(path: str | Path, folder: bool = False) -> Iterator[Path]:
+    """Give a temporary file or folder beside `path`; on success it replaces `path`, on failure it is removed.
 
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     with replacing(Path(folder) / "note.txt") as temporary:
-    ...         _ = temporary.write_text("whole")
-    ...     (Path(folder) / "note.txt").read_text()
-    'whole'
+    A folder may replace an empty one only.
     """
-    with _written_aside(Path(path)) as temporary:
-        temporary.touch()
-        yield temporary
-        sync(temporary)
-
-
-@contextmanager
-def whole_folder(path: Path) -> Iterator[Path]:
-    """Like `replacing` for a new folder and the files in it; an empty folder at `path` makes way."""
-    with _written_aside(path) as temporary:
-        temporary.mkdir()
-        yield temporary
-        for inner in (*temporary.iterdir(), temporary):
-            sync(inner)
-        if path.is_dir():
-            path.rmdir()
-
-
-@contextmanager
-def _written_aside(path: Path) -> Iterator[Path]:
-    make_folder(path.parent)
-    for left in path.parent.glob(".*-unfinished-*"):
-        with suppress(FileNotFoundError):
-            if time.time() - left.stat().st_mtime > DAY:
-                _remove(left)
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.stem[:50]}-unfinished-{os.urandom(4).hex()}{path.suffix}")
     try:
+        temporary.mkdir() if folder else temporary.touch()
         yield temporary
+        for written in (*temporary.glob("*"), temporary):
+            sync(written)
+        if folder and path.is_dir():
+            path.rmdir()
         temporary.replace(path)
         sync(path.parent)
     except BaseException as error:
@@ -62,6 +36,9 @@ def _written_aside(path: Path) -> Iterator[Path]:
         if isinstance(error, OSError) and str(error.filename or temporary).startswith(str(temporary)):
             error.filename = str(path)  # a full disk has no name, or the temporary one
         raise
+
+
+whole_folder = partial(replacing, folder=True)
 
 
 def _remove(path: Path) -> None:
@@ -90,14 +67,6 @@ def is_at(path: Path, handle: int) -> bool:
         return os.path.samestat(os.stat(path), os.fstat(handle))
     except (FileNotFoundError, NotADirectoryError):
         return False
-
-
-def make_folder(folder: Path) -> None:
-    """Make a folder and those above it where they are missing, and have the disk keep them."""
-    new = [one for one in (folder, *folder.parents) if not one.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    for one in new:
-        sync(one.parent)
 
 
 def is_taken(path: Path) -> bool:

@@ -7,11 +7,7 @@ from rankrise.foundations.errors import RankriseError
 
 
 def require(module: str, extra: str, purpose: str) -> ModuleType:
-    """Import an optional library, or say which extra installs it.
-
-    >>> require("json", extra="none", purpose="this example").__name__
-    'json'
-    """
+    """Import an optional library, or say which extra installs it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -4,16 +4,12 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 Meter = Callable[[str, float, str], AbstractContextManager[Callable[[float], None]]]
-"""Begins a piece of work by its description, its total and the unit of that; gives the function to call with
-how much is done. `rankrise.show.progress.bar` is one.
-"""
+"""Begins work by its description, total and unit; gives the function to call with how much is done.
+
+`rankrise.show.progress.bar` is one."""
 
 
 @contextmanager
 def unseen(description: str, total: float, unit: str = "") -> Iterator[Callable[[float], None]]:
-    """The meter that shows nothing.
-
-    >>> with unseen("counting", 10) as move_to:
-    ...     move_to(10)
-    """
+    """The meter that shows nothing."""
     yield lambda done: None

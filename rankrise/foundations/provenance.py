@@ -19,12 +19,8 @@ import rankrise
 
 def versions(*others: str) -> dict[str, str]:
     """Versions of rankrise, Python, torch and numpy, and of those `others` that are installed."""
-    found = {
-        "rankrise": rankrise.__version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": numpy.__version__,
-    }
+    ours = {"rankrise": rankrise.__version__, "python": platform.python_version()}
+    found = ours | {"torch": str(torch.__version__), "numpy": numpy.__version__}
     for name in others:
         with suppress(PackageNotFoundError):
             found[name] = version(name)

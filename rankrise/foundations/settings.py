@@ -11,13 +11,8 @@ from rankrise.foundations.errors import RankriseError
 Settings = TypeVar("Settings")
 
 Kind = Literal["science", "computation", "record", "machine"]
-"""What a setting changes.
-
-- science: what is learned. Runs are alike only where they agree in it.
-- computation: how the same thing is computed. Alike runs may differ in it; a resumed run keeps it.
-- record: what is written down. Likewise.
-- machine: where things lie and how many processes help. A resumed run may have another value.
-"""
+"""What a setting changes: what is learned (alike runs agree in it); how it is computed or what is written down
+(a resumed run keeps both); or where things lie and how many processes help (it may change at any time)."""
 
 _BOUNDS = {"above": operator.gt, "at least": operator.ge, "at most": operator.le}
 _NAMES = {int: "a whole number", float: "a number", bool: "yes or no"}
@@ -26,16 +21,14 @@ _WORDS = {"true": True, "yes": True, "false": False, "no": False}
 
 @dataclass(frozen=True)
 class Meaning:
-    """The kind and the range of a setting."""
+    """A setting's kind, the data that it applies to, its bounds, and its value in records from before it."""
 
     kind: Kind = "science"
     of: Literal["all", "images", "text", "regression"] = "all"
-    """The kind of data that it applies to."""
     above: float | None = None
     at_least: float | None = None
     at_most: float | None = None
     earlier: Any = None
-    """The value that records written before the setting existed stand for; None: the default."""
 
 
 def setting(default: Any, **meaning: Any) -> Any:
@@ -72,9 +65,9 @@ def check(settings: Any) -> None:
     for name, meaning in meanings(settings).items():
         value = converted(name, getattr(settings, name), types[name])
         object.__setattr__(settings, name, value)
-        for words, within in _BOUNDS.items():
-            bound = getattr(meaning, words.replace(" ", "_"))
-            for number in value if isinstance(value, tuple) else (value,):
+        for number in value if isinstance(value, tuple) else (value,):
+            for words, within in _BOUNDS.items():
+                bound = getattr(meaning, words.replace(" ", "_"))
                 if bound is not None and not within(number, bound):
                     raise RankriseError(f"{name} is {in_words(number)}: it must be {words} {bound:g}.")
 

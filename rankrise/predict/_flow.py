@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 import numpy
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from rankrise.foundations.arrays import Array, as_tensor
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.text_tables import text_table
 from rankrise.predict._diagonal import Coordinates, integrate
@@ -19,6 +19,7 @@ from rankrise.predict._matrices.columns import Columns
 from rankrise.predict._matrices.follow import follow_columns
 from rankrise.predict._paths import Moment, StepTooSmall, hermite, passages
 
+Array = Tensor | NDArray[Any] | Sequence[float] | Sequence[Sequence[float]]
 Ending = Literal["reached", "not finite"]
 
 _LONGEST = 1e9
@@ -90,7 +91,7 @@ class Flow:
 
     def place_at(self, time: float | Array) -> Tensor:
         """The exact coordinate z of a diagonal network, or flat products, at one time or several, (m, p)."""
-        asked = as_tensor("time", time, self.times.device).double()
+        asked = torch.as_tensor(time, dtype=torch.float64, device=self.times.device)
         last = float(self.times[-1])
         if not ((asked >= 0) & (asked <= last * (1 + 1e-12))).all():
             raise RankriseError(f"time is {time}, but this flow goes from 0 to {last:g}: {self.message}")
@@ -226,13 +227,13 @@ def gradient_flow(
     matrices = isinstance(u0, list | tuple) and numpy.ndim(u0[0]) == 2
     pairs, starts = [], list[Any](zip(u0, v0, strict=True) if matrices else [(u0, v0)])
     for first, second in starts:
-        u, v = (as_tensor("u0 or v0", one).detach() for one in (first, second))
+        u, v = (torch.as_tensor(one, dtype=torch.float64).detach() for one in (first, second))
         if u.shape[-1] != v.shape[-1]:
             raise RankriseError(
                 f"u0 and v0 have shapes {tuple(u.shape)} and {tuple(v.shape)}: pass two vectors (p,), or two "
                 "lists of matrices (d, c)."
             )
-        pairs.append(tuple(one.to(dtype=torch.float64, device=device or one.device) for one in (u, v)))
+        pairs.append((u.to(device or u.device), v.to(device or v.device)))
     u, v = pairs[0]
     if not matrices:
         checked = checked_loss(loss, len(u), device=u.device)

@@ -8,7 +8,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.files import make_folder
 
 try:
     import fcntl
@@ -28,7 +27,7 @@ class Lock:
     """
 
     def __init__(self, folder: Path) -> None:
-        make_folder(folder)
+        folder.mkdir(parents=True, exist_ok=True)
         self._handle: int | None = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
         _held.add(self)
         try:
