@@ -12,9 +12,7 @@ def usable(device: str) -> str:
     try:
         torch.zeros(1, device=device).cpu()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise RankriseError(
-            f"the device {device!r} cannot be used here: pass cpu, or cuda where there is a GPU."
-        ) from error
+        raise RankriseError(f"the device {device!r} cannot be used here: pass cpu or another.") from error
     return device
 
 

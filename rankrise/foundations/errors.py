@@ -1,11 +1,8 @@
-"""The error that rankrise raises on purpose."""
+"""The errors that rankrise raises on purpose."""
 
 
 class RankriseError(ValueError):
-    """Input that cannot be used: one sentence with what was passed, what was expected and what to do.
-
-    The command line prints the sentence and exits with code 2.
-    """
+    """Input that cannot be used: one sentence, which the command line prints before it exits with code 2."""
 
 
 class NotRecorded(RankriseError):
@@ -13,11 +10,7 @@ class NotRecorded(RankriseError):
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of another library's error, or its type if it has no message.
-
-    >>> first_line(RuntimeError("did not converge\\nin 10 steps")), first_line(MemoryError())
-    ('did not converge', 'MemoryError')
-    """
+    """The first line of another library's error, or its type if it has no message."""
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 

@@ -32,19 +32,15 @@ def replacing(path: str | Path, folder: bool = False) -> Iterator[Path]:
         temporary.replace(path)
         sync(path.parent)
     except BaseException as error:
-        _remove(temporary)
+        shutil.rmtree(temporary, ignore_errors=True)
+        with suppress(OSError):
+            temporary.unlink()
         if isinstance(error, OSError) and str(error.filename or temporary).startswith(str(temporary)):
             error.filename = str(path)  # a full disk has no name, or the temporary one
         raise
 
 
 whole_folder = partial(replacing, folder=True)
-
-
-def _remove(path: Path) -> None:
-    shutil.rmtree(path, ignore_errors=True)
-    with suppress(OSError):
-        path.unlink()
 
 
 def sync(path: Path) -> None:

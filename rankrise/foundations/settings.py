@@ -11,8 +11,8 @@ from rankrise.foundations.errors import RankriseError
 Settings = TypeVar("Settings")
 
 Kind = Literal["science", "computation", "record", "machine"]
-"""What a setting changes: what is learned (alike runs agree in it); how it is computed or what is written down
-(a resumed run keeps both); or where things lie and how many processes help (it may change at any time)."""
+"""What a setting changes: what is learned (alike runs agree in it); how it is computed, or what is written
+down (a resumed run keeps both); or where things lie and how many processes help (free to change)."""
 
 _BOUNDS = {"above": operator.gt, "at least": operator.ge, "at most": operator.le}
 _NAMES = {int: "a whole number", float: "a number", bool: "yes or no"}
