@@ -1,13 +1,11 @@
 """`rankrise sweep`: one recipe at several values and seeds, or its choices, many runs at once."""
 
+import itertools
 import signal
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from rankrise.train.sweep import SweepRun
+from typing import Any
 
 
 def sweep(
@@ -37,9 +35,9 @@ def sweep(
         seeds: how many seeds from 0 on, or the seeds with commas between them; the recipe's if not given.
         only: train these of the recipe's choices only, with commas between them; all if not given.
         run: folder of the sweep, new or to be resumed; runs/ and the recipe's name with -sweep if not given.
-        workers: how many runs to train at the same time, here or in a local Dask cluster; if not given, one
-            per GPU, or per processor where there is no GPU.
-        dask: address of a Dask scheduler, or local for a cluster on this machine.
+        workers: how many runs to train at the same time; one per GPU, or per core without one, if not
+            given.
+        dask: address of a Dask scheduler.
         slurm: options of a Slurm job for submitit, such as
             partition=gpu,gpus_per_node=1,timeout_min=600.
         json: print the runs as JSON.
@@ -55,7 +53,6 @@ def sweep(
     from rankrise.show.progress import bar
     from rankrise.train import sweep as library
     from rankrise.train._task import task_of
-    from rankrise.train.sweep.run import standing
 
     folder = run or Path("runs") / f"{Path(recipe).stem}-sweep"
     settings, choices = read_recipe(recipe), choices_in(recipe)
@@ -72,9 +69,9 @@ def sweep(
     if slurm is not None:
         executor = library.slurm_executor(slurm, folder.parent / f"{folder.resolve().name}-slurm")
     elif dask is not None:
-        executor = library.dask_executor(dask, workers)
-    left = [one for one in planned.wanted if standing(folder, one).state != "finished"]
-    if left and slurm is None and dask in (None, "local"):  # say what is missing once, before any run
+        executor = library.dask_executor(dask)
+    left = [one for one in planned if library.standing(folder, one).state != "finished"]
+    if left and slurm is None and dask is None:  # say what is missing once, before any run
         require("accelerate", extra="train", purpose="training")
         task_of(left[0].settings, torch.device("cpu"), bar)
     for sentence in dict.fromkeys(one for each in left for one in out_of_place(each.settings)):
@@ -84,14 +81,15 @@ def sweep(
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # `timeout` sends several: none may stop the saving
         raise KeyboardInterrupt(number)
 
-    def changed(run: "SweepRun") -> None:
-        if not sys.stderr.isatty() and run.state != "waiting":  # nobody sees the bar
-            print(f"{run.name} is {run.state}{run.reason and ': '}{run.reason}", file=sys.stderr, flush=True)
-
     before = signal.signal(signal.SIGTERM, interrupt)
     try:
-        with bar(f"{len(planned.wanted)} runs", total=len(planned.wanted)) as move_to, executor as workers_of:
-            runs = library.run_sweep(planned, folder, workers_of, recipe, progress=move_to, changed=changed)
+        with bar(f"{len(planned)} runs", total=len(planned)) as move_to, executor as workers_of:
+            done = itertools.count(len(planned) - len(left) + 1)
+
+            def ended(one: library.SweepRun) -> None:
+                move_to(next(done), f"{one.name} {one.state}", tell=True)
+
+            runs = library.run_sweep(planned, folder, workers_of, ended=ended)
     except KeyboardInterrupt as stopped:
         print(
             "rankrise: interrupted; checkpoints and finished runs are kept, the same command resumes the "
@@ -103,8 +101,10 @@ def sweep(
         signal.signal(signal.SIGTERM, before)
     unfinished = sum(one.state != "finished" for one in runs)
     if json:
-        shown = ("settings", "state", "reason")
-        rows = [{"run": one.name} | {name: getattr(one, name) for name in shown} for one in runs]
+        rows = [
+            {"run": one.name, "settings": one.changed, "state": one.state, "reason": one.reason}
+            for one in runs
+        ]
         print(to_json({"folder": str(folder), "runs": rows}))
     else:
         cells = [(one.name, one.state, one.reason) for one in runs]

@@ -1,0 +1,189 @@
+"""Sweep: one recipe at several values and seeds, or its choices, as runs in one folder.
+
+It resumes, skips what is finished, and goes on when a run fails. How far each run is, its own folder says.
+"""
+
+import itertools
+import re
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, as_completed
+from contextlib import chdir, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, get_origin, get_type_hints
+
+from rankrise.foundations.errors import RankriseError, first_line
+from rankrise.foundations.settings import as_json
+from rankrise.recipes.train_settings import TrainSettings
+from rankrise.train._begun import run_in
+from rankrise.train._loop import Interrupted, train
+from rankrise.train._workers import Processes, dask_executor, slurm_executor
+
+__all__ = [
+    "Processes", "SweepRun", "dask_executor", "plan", "plan_choices", "read_seeds", "read_sets", "run_sweep",
+    "slurm_executor", "standing",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SweepRun:
+    """A run of a sweep, and how it stands."""
+
+    name: str
+    """Name of its folder: what varies, "initialisation_scale=0.5,seed=1", or the choice."""
+    changed: dict[str, Any]
+    """Settings that the sweep sets."""
+    settings: TrainSettings
+    state: Literal["waiting", "finished", "interrupted", "failed"] = "waiting"
+    reason: str = ""
+    """Why it failed or stopped."""
+
+
+def plan(
+    settings: TrainSettings, sets: Mapping[str, Sequence[Any]], seeds: int | Sequence[int] = 1
+) -> list[SweepRun]:
+    """Every combination of the values in `sets`, seeds fastest. Names carry only what varies, and the seed.
+
+    >>> sets = {"initialisation_scale": [1, 0.5], "layers": [2]}
+    >>> [run.name for run in plan(TrainSettings(), sets, [0, 7])]
+    ['initialisation_scale=1,seed=0', 'initialisation_scale=1,seed=7',
+     'initialisation_scale=0.5,seed=0', 'initialisation_scale=0.5,seed=7']
+    """
+    if "seed" in sets:
+        raise RankriseError("the sweep sets 'seed' among its values: pass the seeds as seeds.")
+    drawn = range(seeds) if isinstance(seeds, int) else seeds
+    varied = [name for name in sets if len(sets[name]) > 1]
+    runs = {}
+    for values in itertools.product(*sets.values(), drawn):
+        changes = dict(zip((*sets, "seed"), values, strict=True))
+        wanted = settings.changed(changes, "the sweep")
+        changed = {name: as_json(wanted)[name] for name in changes}
+        name = ",".join(f"{name}={_word(changed[name])}" for name in (*varied, "seed"))
+        runs[name] = SweepRun(name, changed, wanted)
+    return list(runs.values())
+
+
+def plan_choices(
+    settings: TrainSettings, choices: Mapping[str, Mapping[str, Any]], only: str | None = None
+) -> list[SweepRun]:
+    """One run per choice of a table, or of those that `only` names, separated by commas.
+
+    >>> table = {"base": {}, "biases": {"qkv_bias": True}, "noise": {"label_noise": 0.2}}
+    >>> [run.name for run in plan_choices(TrainSettings(), table, only="noise, base")]
+    ['noise', 'base']
+    """
+    runs = []
+    for name in choices if only is None else map(str.strip, only.split(",")):
+        if name not in choices:
+            raise RankriseError(f"--only has {name!r}, but the recipe's choices are {', '.join(choices)}.")
+        if not re.fullmatch(r"\w[\w.+-]*", name):
+            raise RankriseError(
+                f"a choice is called {name!r}, which cannot name a folder: use letters, digits and -+_."
+            )
+        wanted = settings.changed(choices[name], f"the choice {name}")
+        runs.append(SweepRun(name, {one: as_json(wanted)[one] for one in choices[name]}, wanted))
+    return runs
+
+
+def read_sets(words: Sequence[str]) -> dict[str, list[str]]:
+    """The values of `--set`, separated by commas, or by semicolons if a value is itself a list.
+
+    >>> read_sets(["initialisation_scale=1,0.5", "spectra_epochs=1,2;5"])
+    {'initialisation_scale': ['1', '0.5'], 'spectra_epochs': ['1,2', '5']}
+    """
+    types = get_type_hints(TrainSettings)
+    sets: dict[str, list[str]] = {}
+    for word in words:
+        name, _, values = word.partition("=")
+        between = ";" if get_origin(types.get(name)) is tuple else ","
+        sets[name] = [value.strip() for value in values.split(between) if value.strip()]
+        if not sets[name]:
+            raise RankriseError(f"--set is {word!r}: pass SETTING=VALUE,VALUE.")
+    return sets
+
+
+def read_seeds(text: str) -> int | list[int]:
+    """How many seeds from 0 on, or the seeds, separated by commas.
+
+    >>> read_seeds("3"), read_seeds("0, 7"), read_seeds("7,")
+    (3, [0, 7], [7])
+    """
+    try:
+        return [int(seed) for seed in text.split(",") if seed.strip()] if "," in text else int(text)
+    except ValueError:
+        raise RankriseError(
+            f"--seeds is {text!r}: pass how many, or the seeds separated by commas."
+        ) from None
+
+
+def _word(value: Any) -> str:
+    """A value as part of a folder's name."""
+    if isinstance(value, list):
+        return "+".join(map(_word, value))
+    text = str(value).removesuffix(".0") if isinstance(value, float) else str(value)
+    return re.sub(r"[^\w.+-]+", "-", text)
+
+
+def run_sweep(
+    runs: Sequence[SweepRun],
+    folder: str | Path,
+    executor: Executor | None = None,
+    ended: Callable[[SweepRun], None] | None = None,
+) -> list[SweepRun]:
+    """Train runs into a folder; finished ones are skipped, others resumed. Returns how each stands.
+
+        settings = read_recipe("vit-digits")
+        run_sweep(plan(settings, {"initialisation_scale": [1, 0.5, 0.1]}, seeds=3), "runs/scales")
+
+    Args:
+        runs: those to train.
+        folder: the sweep's folder, new or to be resumed.
+        executor: any of `concurrent.futures` whose workers share this file system; None is one process per
+            run on this machine.
+        ended: called with every run that ends.
+    """
+    folder = Path(folder)
+    found = {run.name: standing(folder, run) for run in runs}
+    left = [run for run in found.values() if run.state != "finished"]
+    with nullcontext(executor) if executor is not None else Processes(most=len(left)) as workers:
+        futures = {
+            workers.submit(_train, run.settings, str(folder / run.name), str(Path.cwd())): run for run in left
+        }
+        try:
+            for future in as_completed(futures):
+                try:
+                    outcome = future.result()
+                except Exception as error:  # its process was killed, or the executor is broken
+                    outcome = {"state": "failed", "reason": f"{type(error).__name__}: {first_line(error)}"}
+                run = replace(futures[future], **outcome)
+                found[run.name] = run
+                if ended is not None:
+                    ended(run)
+        finally:
+            for future in futures:
+                future.cancel()
+    return list(found.values())
+
+
+def standing(folder: Path, run: SweepRun) -> SweepRun:
+    """How a run stands, from its own folder; a run with other settings there is refused."""
+    info = run_in(folder / run.name, run.settings)
+    if info is None:
+        return run
+    return replace(run, state="finished" if info.get("finished") else "interrupted")
+
+
+def _train(settings: TrainSettings, folder: str, here: str) -> dict[str, Any]:
+    """Train a run in a worker. Paths are relative to `here`, the folder in which the sweep was started."""
+    try:
+        with chdir(here):
+            train(settings, folder)
+    except Interrupted as stopped:
+        return {"state": "interrupted", "reason": str(stopped)}
+    except RankriseError as error:
+        return {"state": "failed", "reason": str(error)}
+    except Exception as error:
+        traceback.print_exc()
+        return {"state": "failed", "reason": f"{type(error).__name__}: {first_line(error)}"}
+    return {"state": "finished"}
