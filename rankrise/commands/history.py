@@ -33,8 +33,8 @@ def history(
             whose revisions they are.
         run: folder of the run, new or to be resumed.
         plan: show the plan and stop.
-        steps: pattern with one group around the step in a checkpoint's name, such as 'stage1-step(\\d+)', or
-            the path of a CSV file with lines name,step; by default, the number after "step" or "checkpoint".
+        steps: pattern with one group around the step in a checkpoint's name, such as 'stage1-step(\\d+)'; by
+            default, the number after "step" or "checkpoint".
         every: take every N-th checkpoint, and always the last.
         first: leave out checkpoints before this step; changes are still measured against the series' first.
         last: leave out checkpoints after this step.

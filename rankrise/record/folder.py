@@ -78,19 +78,14 @@ def read_run(folder: str | Path, *kinds: str) -> dict[str, Any]:
     Traceback (most recent call last):
     rankrise.RankriseError: no/such/folder does not exist: pass a folder written by 'rankrise toy'.
     """
-    path, kinds = Path(folder) / RUN, kinds or tuple(MAKERS)
-    advice = f"pass a folder written by {' or '.join(MAKERS[kind] for kind in kinds)}"
+    path, makers = Path(folder) / RUN, " or ".join(MAKERS[kind] for kind in kinds or MAKERS)
     if not path.is_file():
-        why = "is a file" if Path(folder).is_file() else f"is not a run: it has no {RUN}"
-        raise RankriseError(f"{folder} {why if Path(folder).exists() else 'does not exist'}: {advice}.")
+        why = f"is not a run: it has no {RUN}" if Path(folder).exists() else "does not exist"
+        raise RankriseError(f"{folder} {why}: pass a folder written by {makers}.")
     info = read_json(path)
-    if info.get("format") != FORMAT or info.get("kind") not in MAKERS:
-        raise RankriseError(
-            f"{path} has format {info.get('format')!r} and kind {info.get('kind')!r}, which this version "
-            f"does not read: {advice}."
-        )
-    if info["kind"] not in kinds:
-        raise RankriseError(f"{folder} is a {info['kind']} run, not a {kinds[0]} one: pass another folder.")
+    if info.get("format") != FORMAT or info.get("kind") not in (kinds or MAKERS):
+        is_one = f"is a {info.get('kind')} run of format {info.get('format')!r}"
+        raise RankriseError(f"{folder} {is_one}: pass a folder written by {makers}.")
     return info
 
 
@@ -129,8 +124,7 @@ class Lines:
         """Write a row with one call; if it does not fit on the disk, none of it stays."""
         self.check()
         text = json.dumps(finite({"step": step, **row}), separators=(",", ":"), allow_nan=False)
-        data = f"{text}\n".encode()
-        before = os.fstat(self.handle).st_size
+        data, before = f"{text}\n".encode(), os.fstat(self.handle).st_size
         try:
             written = os.write(self.handle, data)
             if written < len(data):
@@ -162,8 +156,13 @@ class Lines:
 
     def check(self) -> None:
         """Refuse to go on if somebody moved, removed or replaced the file or its folder."""
-        if not is_at(self.path, self.handle):
-            raise RankriseError(f"{self.path} was moved, removed or replaced")
+        if self.lost:
+            raise RankriseError(self.lost)
+
+    @property
+    def lost(self) -> str:
+        """Why nothing more can be written; empty while the file is in its place."""
+        return "" if is_at(self.path, self.handle) else f"{self.path} was moved, removed or replaced"
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -211,11 +210,7 @@ class Record:
     @property
     def lost(self) -> str:
         """Why nothing more can be recorded; empty while everything is in its place."""
-        try:
-            self._check()
-        except RankriseError as error:
-            return str(error)
-        return ""
+        return self.steps.lost or self.ranks.lost
 
     def add_spectra(self, step: int | None, spectra: Mapping[str, Tensor]) -> None:
         """Write a file of full spectra; None for those of the initial weights."""
@@ -321,19 +316,15 @@ def write_about(path: Path, folder: Path, step: int) -> None:
 def verified_step(path: Path, names: Iterable[str] = (WEIGHTS, MOMENTS, STATE)) -> int:
     """The step of a checkpoint. Refuse one of another run or step, or whose named files have changed."""
     about = read_json(path / ABOUT, REMEDY)
-    step, sums = about.get("step"), about.get("sha256")
-    if about.get("format") != CHECKPOINT_FORMAT or not isinstance(step, int) or not isinstance(sums, dict):
+    step = about.get("step")
+    if about.get("format") != CHECKPOINT_FORMAT or not isinstance(step, int):
         raise unusable(path, f"has a damaged {ABOUT}")
     if path.name != checkpoint_path(path.parent, step).name:
         raise unusable(path, f"is of step {step} by its {ABOUT}")
     if about.get("run") != read_run(path.parent.parent, "tracked").get("id"):
         raise unusable(path, "is of another run")
     for name in names:
-        try:
-            same = sha256(path / name) == sums.get(name)
-        except OSError as error:
-            raise unusable(path, f"cannot be read ({error})") from error
-        if not same:
+        if not (path / name).is_file() or sha256(path / name) != about["sha256"][name]:
             raise unusable(path, f"has another {name} than was written")
     return step
 
@@ -349,7 +340,6 @@ PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 SUFFIXES = (".safetensors", *PICKLES)
 WHOLE = ("model.safetensors", "pytorch_model.bin")
 """Names that transformers gives to a model's weights; it prefers the first."""
-SHOWN = 4
 
 
 def weights_in(folder: Path) -> list[Path]:
@@ -381,13 +371,9 @@ def advice_below(folder: Path) -> str:
 
 
 def named(folder: Path, found: Sequence[Path]) -> str:
-    """List paths relative to a folder, the first few by name.
-
-    >>> named(Path("all"), [Path(f"all/step-{step}") for step in range(6)])
-    'step-0, step-1, step-2, step-3 and 2 more'
-    """
-    shown = ", ".join(path.relative_to(folder).as_posix() for path in found[:SHOWN])
-    return shown + (f" and {len(found) - SHOWN} more" if len(found) > SHOWN else "")
+    """List paths relative to a folder, the first four by name."""
+    shown = ", ".join(path.relative_to(folder).as_posix() for path in found[:4])
+    return shown + (f" and {len(found) - 4} more" if len(found) > 4 else "")
 
 
 def by_numbers(name: str) -> list[tuple[int, int, str]]:

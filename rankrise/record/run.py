@@ -66,31 +66,26 @@ class TrackedRun:
         """Those of "KQ" and "VO" that are tracked."""
         self.finished = bool(info.get("finished"))
         """Whether the tracker was closed, and nothing was lost."""
+        self._spectra: dict[int | None, dict[str, Array]] = {}
+        self._curves: dict[tuple[str, str], Array] = {}
 
+        # What the run's maker left. `rankrise train` leaves all of it.
         self.extra: dict[str, Any] = info.get("extra") or {}
-        """What the run's maker left. `rankrise train` leaves all that follows."""
         self.recipe: dict[str, Any] = self.extra.get("recipe") or {}
-        """All settings of the training; empty if unknown."""
         self.scale = float(self.recipe.get("initialisation_scale", 1.0))
         self.seed = int(self.recipe.get("seed", 0))
         self.batch_size = int(self.recipe.get("batch_size", 0))
         self.data: str | None = self.extra.get("data") or self.recipe.get("data") or None
-        """The name of the data set."""
         self.base: str | None = self.extra.get("base") or None
         """The model that a fine-tuning or an adapter began from."""
         self.since: str | None = self.extra.get("history", {}).get("since") or None
         """The checkpoint that a history's changes are measured against; None for the initialisation."""
         self.adapter_rank: int | None = self.extra.get("adapter_rank")
-        """The rank of the adapter, if one was trained."""
         self.total_steps: int | None = self.extra.get("total_steps")
-        """The steps that training was to take."""
         self.epoch_steps: int | None = self.extra.get("epoch_steps")
         self.warm_up_steps = float((self.epoch_steps or 0) * self.recipe.get("warm_up_epochs", 0))
         self.clock = "epoch" if (self.epoch_steps or 1) > 1 else "step"
         """The unit of training time: "epoch", or "step" if an epoch is one step or unknown."""
-
-        self._spectra: dict[int | None, dict[str, Array]] = {}
-        self._curves: dict[tuple[str, str], Array] = {}
 
     def __repr__(self) -> str:
         layers, steps = len(self.layers), len(self.measured)
@@ -192,13 +187,12 @@ class TrackedRun:
         return self.curve(which, "norm")
 
     def top(self, which: str) -> Array:
-        """The leading singular values of the change, largest first, in a further dimension: as many as were
-        asked for, or as the largest change has."""
+        """The leading singular values of the change, largest first, in a further dimension."""
         return self.curve(which, "top")
 
     def energy_rank(self, which: str) -> Array:
         """How many directions hold 90, 95 and 99 % of the change's energy, in a further dimension; nan for a
-        large matrix between its full spectra, and in old records."""
+        large matrix between its full spectra."""
         return self.curve(which, "energy_rank")
 
     def entropy_rank(self, which: str) -> Array:
@@ -206,12 +200,11 @@ class TrackedRun:
         return self.curve(which, "entropy_rank")
 
     def noise_share(self, which: str) -> Array:
-        """The share of the change's square that rounding of the stored weights explains, 0 to 1: in a
-        history; nan in other records."""
+        """The share of the change's square that rounding of the stored weights explains; for a history."""
         return self.curve(which, "noise_share")
 
     def noise_rank(self, which: str) -> Array:
-        """The stable rank that rounding alone would give; nan where `noise_share` is."""
+        """The stable rank that rounding alone would give; for a history."""
         return self.curve(which, "noise_rank")
 
     def mean_noise(self, product: str) -> tuple[Array, Array]:
@@ -259,11 +252,10 @@ class TrackedRun:
         tensors = self._spectra[step]
         if which not in self.products:
             return tensors.get(which, numpy.full(0, numpy.nan, numpy.float32))
-        names = [tensor_name(layer["name"], which) for layer in self.layers]
-        for name in names:
-            if name not in tensors:  # its weights could not be read at that step
-                raise NotRecorded(f"{path} has no {name}: take another step.")
-        return [tensors[name] for name in names]
+        try:
+            return [tensors[tensor_name(layer["name"], which)] for layer in self.layers]
+        except KeyError as error:  # its weights could not be read at that step
+            raise NotRecorded(f"{path} has no {error}: take another step.") from error
 
     def steps(self) -> dict[str, Array]:
         """Loss and metrics by step: float64 [steps] each, nan where a step has none; "step" is int64."""
@@ -328,12 +320,11 @@ class TrackedRun:
     def missing_ranks(self) -> list[str]:
         """At which measured steps a head or another matrix has no rank, as a sentence; empty if at none."""
         matrices = [numpy.isfinite(self.stable_rank(matrix)) for matrix in self.matrices]
-        known = numpy.logical_and.reduce([self._heads_known, *matrices])
-        steps = self.measured[~known].tolist()
-        if not steps:
+        known = numpy.all([self._heads_known, *matrices], axis=0)
+        if known.all():
             return []
-        to_the_end = not known[-len(steps) :].any()
-        where = f"from step {steps[0]} on" if to_the_end else _at(steps)
+        steps = self.measured[~known].tolist()
+        where = _at(steps) if known[-len(steps) :].any() else f"from step {steps[0]} on"
         return [f"ranks are nan {where}, since weights are not finite"]
 
     # Reading.
@@ -344,7 +335,7 @@ class TrackedRun:
         counts = numpy.array([len(layer["tracked_heads"]) for layer in self.layers], int)
         real = numpy.arange(max(counts, default=0)) < counts[:, None]
         known = [numpy.isfinite(self.stable_rank(which)[:, real]).all(axis=1) for which in self.products]
-        return numpy.logical_and.reduce([numpy.ones(len(self.measured)), *known])
+        return numpy.all([numpy.ones(len(self.measured)), *known], axis=0)
 
     @cached_property
     def _rank_rows(self) -> list[dict[str, Any]]:
@@ -391,11 +382,7 @@ def _array(values: list[Any], shape: list[int]) -> Array:
 
 
 def _longest(values: Any) -> int:
-    """The length of the longest of the innermost lists.
-
-    >>> _longest([[[1.5, 0.5]], [[2.5, 1.5, 0.5], None]])
-    3
-    """
+    """The length of the longest of the innermost lists."""
     if not isinstance(values, list):
         return 0
     return max((_longest(value) for value in values if isinstance(value, list)), default=len(values))

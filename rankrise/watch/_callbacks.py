@@ -1,6 +1,5 @@
 """The tracker as a callback of transformers' or Lightning's `Trainer`; they are imported when one is made."""
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +33,22 @@ def lightning_callback(folder: str | Path, **settings: Any) -> Any:
 
 
 class _Tracking:
+    tracker: RankTracker | None = None
+
     def __init__(self, folder: str | Path, settings: dict[str, Any]) -> None:
         self.folder, self.settings = folder, settings
-        self.tracker: RankTracker | None = None
-        self._losses: list[Tensor] = []
-        self._resumed_at = self._last = 0
 
-    def __reduce__(self) -> Any:  # where processes are spawned
-        make = lightning_callback if isinstance(self, _Lightning) else huggingface_callback
-        return partial(make, self.folder, **self.settings), ()
+    def begin(self, model: Any, step: int) -> None:
+        if self.tracker is not None:  # an earlier training was interrupted
+            self.tracker.close(finished=False)
+        self.tracker = RankTracker(model, self.folder, **self.settings)
+        self.resumed_at = self.last = step
+        self.losses: list[Tensor] = []
+
+    def end(self) -> None:
+        if self.tracker is not None:
+            tracker, self.tracker = self.tracker, None
+            tracker.close()
 
 
 class _HuggingFace(_Tracking):
@@ -53,10 +59,7 @@ class _HuggingFace(_Tracking):
     """
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-        if self.tracker is not None:  # an earlier call of train() was interrupted
-            self.tracker.close(finished=False)
-        self.tracker = RankTracker(model, self.folder, **self.settings)
-        self._resumed_at = state.global_step
+        self.begin(model, state.global_step)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.tracker is not None:
@@ -69,8 +72,8 @@ class _HuggingFace(_Tracking):
         if self.tracker is None or logs is None:
             return
         if "train_runtime" in logs:  # a summary at the end, before the best checkpoint may be loaded
-            self.on_train_end(args, state, control)
-        elif not state.global_step == self._resumed_at > 0:  # else an evaluation, recorded already
+            self.end()
+        elif not state.global_step == self.resumed_at > 0:  # else an evaluation, recorded already
             numbers = {name: one for name, one in logs.items() if isinstance(one, int | float)}
             numbers.pop("step", None)
             self.tracker.step(state.global_step, **numbers)
@@ -81,14 +84,8 @@ class _HuggingFace(_Tracking):
         if control.should_save and self.tracker is not None:
             self.tracker.flush()
 
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self.tracker is not None:
-            self.tracker.flush()
-
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self.tracker is not None:
-            tracker, self.tracker = self.tracker, None
-            tracker.close()
+        self.end()
 
 
 class _Lightning(_Tracking):
@@ -99,27 +96,23 @@ class _Lightning(_Tracking):
     """
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        self.tracker = RankTracker(pl_module, self.folder, **self.settings)
-        self._losses = []
-        self._resumed_at = self._last = trainer.global_step
+        self.begin(pl_module, trainer.global_step)
 
-    def on_train_batch_end(
-        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, *batch: Any) -> None:
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         if isinstance(loss, Tensor):
-            self._losses.append(loss.detach())
-        if self.tracker is not None and trainer.global_step > self._last:
-            self._last = trainer.global_step
+            self.losses.append(loss.detach())
+        if self.tracker is not None and trainer.global_step > self.last:
+            self.last = trainer.global_step
             mean = None
-            if self._losses:  # each has been divided by Lightning
-                mean = torch.stack(self._losses).mean() * trainer.accumulate_grad_batches
-            self.tracker.step(self._last, loss=mean)
-            self._losses = []
+            if self.losses:  # each has been divided by Lightning
+                mean = torch.stack(self.losses).mean() * trainer.accumulate_grad_batches
+            self.tracker.step(self.last, loss=mean)
+            self.losses = []
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         """Record the metrics of a validation, except at the step where a resumed run begins."""
-        if self.tracker is None or trainer.sanity_checking or trainer.global_step == self._resumed_at > 0:
+        if self.tracker is None or trainer.sanity_checking or trainer.global_step == self.resumed_at > 0:
             return
         metrics = {name: value for name, value in trainer.callback_metrics.items() if name != "step"}
         self.tracker.step(trainer.global_step, **metrics)
@@ -130,9 +123,7 @@ class _Lightning(_Tracking):
             self.tracker.flush()
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        if self.tracker is not None:
-            self.tracker.close()
-            self.tracker = None
+        self.end()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         if self.tracker is not None:

@@ -21,10 +21,6 @@ class Spaced:
 
     per_doubling: int
 
-    def __post_init__(self) -> None:
-        if self.per_doubling < 1:
-            raise RankriseError(f"per_doubling is {self.per_doubling}: pass 1 or more.")
-
     def __contains__(self, step: int) -> bool:
         doublings = (step // self.per_doubling).bit_length() - 1
         return doublings < 1 or step % (1 << doublings) == 0
@@ -40,9 +36,6 @@ class Schedule:
     >>> paper = Schedule(often=20, seldom=100)
     >>> [step for step in range(120) if paper.due(step)], [step for step in range(120) if paper.full(step)]
     ([0, 20, 40, 60, 80, 100], [0, 100])
-    >>> few = Schedule(seldom=[1000, 5000])
-    >>> few.due(1000), few.full(1000), few.due(33), few.due(34)
-    (True, True, False, True)
     """
 
     often: int | Sequence[int] | Spaced = Spaced(16)
@@ -53,7 +46,7 @@ class Schedule:
             asked = getattr(self, name)
             if isinstance(asked, Sequence):
                 object.__setattr__(self, name, tuple(sorted(set(asked))))
-            elif isinstance(asked, int) and asked < 1:
+            elif (asked.per_doubling if isinstance(asked, Spaced) else asked) < 1:
                 raise RankriseError(f"{name} is {asked}: pass 1 or more, a list of steps, or Spaced(n).")
 
     def due(self, step: int) -> bool:
@@ -70,9 +63,7 @@ class Schedule:
 
 
 def _is_due(step: int, asked: int | Sequence[int] | Spaced) -> bool:
-    if isinstance(asked, int):
-        return step % asked == 0
-    if isinstance(asked, Spaced):
-        return step in asked
-    place = bisect_left(asked, step)
-    return asked[place : place + 1] == (step,)
+    if isinstance(asked, Sequence):
+        place = bisect_left(asked, step)
+        return asked[place : place + 1] == (step,)
+    return step % asked == 0 if isinstance(asked, int) else step in asked

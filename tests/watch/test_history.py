@@ -149,9 +149,7 @@ def test_a_series_without_step_0_and_a_table_of_steps(series, tmp_path):
     assert (run.measured.tolist(), run.since) == ([20, 40], "checkpoint-10 (step 10)")
     assert run.notes[0] == plan.notes[0]
     assert "step 10" in plan.notes[0]
-    table = tmp_path / "steps.csv"
-    table.write_text("name,step\ncheckpoint-10,1\ncheckpoint-80,5\n")
-    plan = watch.history_plan(series, steps=table)
+    plan = watch.history_plan(series, steps={"checkpoint-10": 1, "checkpoint-80": 5})
     named = json.loads(json.dumps(plan.to_dict()))["checkpoints"]
     assert named == [{"step": 1, "name": "checkpoint-10"}, {"step": 5, "name": "checkpoint-80"}]
     assert plan.left_out == ("checkpoint-0", "checkpoint-20", "checkpoint-40")

@@ -50,7 +50,7 @@ def history(
     `series` is a folder of checkpoints, a list of them, the name of a model on the Hugging Face Hub whose
     revisions they are, or a plan from `history_plan`, whose arguments are the `choices`:
 
-    - `steps`: a pattern with one group or a table, for names that tell steps in an unusual way;
+    - `steps`: a pattern with one group or a dictionary, for names that tell steps in an unusual way;
     - `every`, `first`, `last`, `log_spaced`: which checkpoints;
     - `base`: what changes are measured against: "first" of the series, "previous", or another checkpoint;
     - `products`, `layers`, `heads`, `matrices`, `top`: what is measured, as for `RankTracker`;
@@ -206,7 +206,7 @@ def _fetched(plan: HistoryPlan, entry: Entry, folder: Path) -> Iterator[Checkpoi
     except RankriseError as error:
         raise RankriseError(
             f"{entry.name} cannot be measured: {error} What was measured is kept: run the command again, or "
-            "leave this checkpoint out with --steps TABLE, a CSV file with lines name,step for the others."
+            "leave this checkpoint out, by a pattern of steps that it does not match."
         ) from error
 
 

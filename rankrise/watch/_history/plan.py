@@ -1,11 +1,10 @@
 """Plan a history: find a series of checkpoints, choose from it, and say what is read and how many bytes."""
 
 import copy
-import csv
 import hashlib
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -136,7 +135,7 @@ class HistoryPlan:
 def history_plan(
     series: str | Path | Sequence[str | Path],
     *,
-    steps: str | Path | Mapping[str, int] | None = None,
+    steps: str | Mapping[str, int] | None = None,
     every: int = 1,
     first: int | None = None,
     last: int | None = None,
@@ -232,9 +231,9 @@ def _size(entry: Entry, opened: Opened, units: Sequence[Unit]) -> int:
     return sum(checkpoint.tensors[name].size for name in {one for unit in units for one in stored(unit.path)})
 
 
-def step_of(name: str) -> int | None:
-    """The number after the last "step" in a name; or after "checkpoint", "iteration" or "epoch"; or the only
-    number. Names without a whole number give None.
+def step_of(name: str, steps: str | Mapping[str, int] | None = None) -> int | None:
+    """The step of a checkpoint by a pattern with one group, or a table of names. Without, it is the number
+    after the last "step"; or after "checkpoint", "iteration" or "epoch"; or the only number.
 
     >>> names = ["step512", "checkpoint-500", "stage1-step1000-tokens5B", "ckpt_12", "step-0000000010"]
     >>> [step_of(name) for name in names]
@@ -244,6 +243,11 @@ def step_of(name: str) -> int | None:
     >>> [step_of(name) for name in ("main", "seed1-size2", "model-7b", "step=1e3", "step1,000", "epoch_1.5")]
     [None, None, None, None, None, None]
     """
+    if isinstance(steps, Mapping):
+        return steps.get(name)
+    if steps is not None:
+        match = re.search(steps, name)
+        return int(match[1]) if match else None
     for word in ("steps?", "checkpoint|ckpt", "iteration|iter", "epoch"):
         if re.search(rf"(?:{word})[-_=.]?\d", name, re.IGNORECASE):
             found = re.findall(rf"(?:{word})[-_=.]?{NUMBER}", name, re.IGNORECASE)
@@ -255,26 +259,8 @@ def step_of(name: str) -> int | None:
     return int(found[-1][0]) * (1000 if found[-1][1] else 1) if found else None
 
 
-def reader_of(steps: str | Path | Mapping[str, int] | None) -> Callable[[str], int | None]:
-    """The function that gives a name's step, from a mapping, a CSV file, a pattern, or `step_of`."""
-    if steps is None:
-        return step_of
-    if isinstance(steps, Mapping):
-        return steps.get
-    if Path(steps).is_file():
-        with Path(steps).open(encoding="utf-8-sig", newline="") as file:
-            lines = [line for line in csv.reader(file) if len(line) == 2 and line[1].strip().isdecimal()]
-        return {name.strip(): int(step) for name, step in lines}.get
-    pattern = str(steps)
-    if re.compile(pattern).groups != 1:
-        raise RankriseError(
-            f"steps is {pattern!r}: pass a pattern with one group around the digits, or a CSV file."
-        )
-    return lambda name: int(found[1]) if (found := re.search(pattern, name)) else None
-
-
 def find_series(
-    series: str | Path | Sequence[str | Path], steps: str | Path | Mapping[str, int] | None
+    series: str | Path | Sequence[str | Path], steps: str | Mapping[str, int] | None
 ) -> tuple[list[Entry], list[str]]:
     """The checkpoints in a folder, of a list of folders and files, or the revisions of a model on the Hub, in
     the order of their steps; then the names that tell no step."""
@@ -294,21 +280,22 @@ def find_series(
             inside = (folder / name for name in (SERIES, CHECKPOINTS))
             folder = next((one for one in inside if one.is_dir()), folder)
         found = [LocalCheckpoint(path) for path in folders_with_weights(folder) or weights_in(folder)]
-    read_step = reader_of(steps)
-    numbered = [(read_step(source.name), source) for source in found]
+    if isinstance(steps, str) and re.compile(steps).groups != 1:
+        raise RankriseError(f"steps is {steps!r}: pass a pattern with one group around the digits.")
+    numbered = [(step_of(source.name, steps), source) for source in found]
     left_out = [source.name for step, source in numbered if step is None]
     entries = [Entry(step, source) for step, source in numbered if step is not None]
     entries.sort(key=lambda entry: entry.step)
     for one, other in pairwise(entries):
         if one.step == other.step:
             raise RankriseError(
-                f"{one.name!r} and {other.name!r} are both step {one.step}: pass steps, a pattern or a table."
+                f"{one.name!r} and {other.name!r} are both step {one.step}: pass a pattern as steps."
             )
     if len(entries) < 2:
         names = ", ".join(source.name for source in found[:5]) or "none"
         raise RankriseError(
             f"{series} has fewer than two checkpoints with a step in the name (found: {names}): pass a "
-            "longer series, or steps, a pattern or a table."
+            "longer series, or a pattern as steps."
         )
     return entries, left_out
 
@@ -344,14 +331,11 @@ def choose(
     """Keep steps from `first` to `last`, then one in `every`, then `log_spaced` ones that are about evenly
     spaced on a logarithmic scale. The first and the last always stay.
 
-    >>> from types import SimpleNamespace
-    >>> entries = [Entry(step, SimpleNamespace(name="")) for step in (0, 1, 2, 4, 8, 16, 32, 64, 128)]
+    >>> entries = [Entry(step, LocalCheckpoint(Path())) for step in (0, 1, 2, 4, 8, 16, 32, 64, 128)]
     >>> [entry.step for entry in choose(entries, every=3)], [e.step for e in choose(entries, first=2, last=8)]
     ([0, 4, 32, 128], [2, 4, 8])
     >>> [entry.step for entry in choose(entries, log_spaced=4)]
     [0, 1, 8, 128]
-    >>> [len(choose(entries, log_spaced=number)) for number in range(2, 10)]
-    [2, 3, 4, 5, 6, 7, 8, 9]
     """
     if every < 1 or (log_spaced is not None and log_spaced < 2):
         raise RankriseError(f"every is {every} and log_spaced {log_spaced}: pass at least 1 and 2.")
