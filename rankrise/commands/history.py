@@ -1,5 +1,6 @@
 """`rankrise history`: the rank growth of a run that nobody tracked, from its checkpoints."""
 
+import os
 from pathlib import Path
 from typing import Any, Literal
 
@@ -50,6 +51,7 @@ def history(
         note: a remark kept with the run.
         json: print plan and result as JSON.
     """
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # there is one bar already
     from rankrise.foundations.errors import RankriseError
     from rankrise.foundations.files import to_json
     from rankrise.foundations.text_tables import text_table

@@ -43,7 +43,7 @@ class Lock:
         except OSError:  # a file system without locks
             return
         with suppress(OSError):  # a full disk: readers do not learn who holds it
-            (folder / LOCK).write_bytes(_machine())
+            (folder / LOCK).write_text(platform.node())
 
     def release(self) -> None:
         if self._handle is not None:
@@ -55,8 +55,8 @@ def is_held(folder: Path) -> bool | None:
     """Whether a process is writing a run's folder; None if it may be one on another machine, or the system
     does not tell."""
     try:
-        with (folder / LOCK).open("rb") as file:
-            if file.read() != _machine() or not hasattr(fcntl, "F_OFD_GETLK"):
+        with (folder / LOCK).open() as file:
+            if file.read() != platform.node() or not hasattr(fcntl, "F_OFD_GETLK"):
                 return None
             found = fcntl.fcntl(file, fcntl.F_OFD_GETLK, _whole_file())
     except OSError:
@@ -67,10 +67,6 @@ def is_held(folder: Path) -> bool | None:
 def _whole_file() -> bytes:
     """A `struct flock` for writing."""
     return struct.pack("hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-
-
-def _machine() -> bytes:
-    return platform.node().encode()
 
 
 def _release_all() -> None:

@@ -213,18 +213,18 @@ def spectra_of(units: Sequence[Unit], results: Results) -> Tensors:
     }
 
 
-def summary_of(units: Sequence[Unit], results: Results) -> dict[str, float]:
+def summary_of(results: Results) -> dict[str, float]:
     """Means over the heads of each layer, and over all layers: a few series, not one for each head."""
     means: dict[str, float] = {}
-    over_all: dict[str, list[Tensor]] = {}
-    for unit in units:
-        for product in unit.measured:
-            for kind in ("stable_rank", "norm") if (unit.name, product) in results else ():
-                numbers = results[unit.name, product][kind]
-                means[f"{product}/{kind}/{unit.name}"] = numbers.mean().item()
-                if unit.is_layer:
-                    over_all.setdefault(f"{product}/{kind}/mean", []).append(numbers)
-    return means | {name: torch.cat(parts).mean().item() for name, parts in over_all.items()}
+    for kind in ("stable_rank", "norm"):
+        over_all: dict[str, list[Tensor]] = {}
+        for (name, product), numbers in results.items():
+            means[f"{product}/{kind}/{name}"] = numbers[kind].mean().item()
+            over_all.setdefault(product, []).append(numbers[kind])
+        for product, parts in over_all.items():
+            if product in PRODUCTS:
+                means[f"{product}/{kind}/mean"] = torch.cat(parts).mean().item()
+    return means
 
 
 def _unknown(heads: int) -> Tensors:

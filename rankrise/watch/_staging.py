@@ -27,10 +27,9 @@ Number = float | int | Tensor
 
 @dataclass(eq=False)
 class Copy:
-    """Memory by unit and role: the weights of the units in `read`, once the `events` have happened."""
+    """The weights by unit and role, once the `events` have happened."""
 
-    memory: dict[str, Tensors] = field(default_factory=dict)
-    read: list[str] = field(default_factory=list)
+    weights: dict[str, Tensors] = field(default_factory=dict)
     events: list[torch.cuda.Event] = field(default_factory=list)
 
 
@@ -52,15 +51,15 @@ class Staging:
         for unit in units:  # one after another: only one sharded layer is whole at a time
             tensors = unit.read()
             device = self.devices[unit.name] = next(iter(tensors.values())).device
-            target = device if keep == "model" and device.type in ("cpu", "cuda") else torch.device("cpu")
+            target = device if keep == "model" and device.type in ("cpu", "cuda") else "cpu"
             self.initial[unit.name] = {
                 role: torch.empty(one.shape, dtype=one.dtype, device=target).copy_(one)
                 for role, one in tensors.items()
             }
         size = sum(one.nbytes for tensors in self.initial.values() for one in tensors.values())
-        self.most = max(1, min(COPIES, COPIES_BYTES // size))
         self._passes_device = size <= COPIES_BYTES  # else copied to the host at once
-        self._free = [Copy() for _ in range(self.most)]  # a stack: memory is taken for those that are needed
+        # A stack, so that memory is taken for as many copies as are needed.
+        self._free = [Copy() for _ in range(max(1, min(COPIES, COPIES_BYTES // size)))]
         on_gpus = {device for device in self.devices.values() if device.type == "cuda"}
         self._streams = {device: torch.cuda.Stream(device) for device in on_gpus}
         for device in on_gpus:
@@ -73,44 +72,30 @@ class Staging:
         """Whether training leaves the host's cores alone."""
         return any(device.type != "cpu" for device in self.devices.values())
 
-    @property
-    def busy(self) -> int:
-        """How many copies the worker has not finished."""
-        return self.most - len(self._free)
-
     def take(self) -> Copy | None:
         """Copy the weights as they are now; None if the worker is behind. Sharded ones are gathered in either
         case, because the other processes take part."""
         copy = self._free.pop() if self._free else None
         present = set(self._model.modules())
-        read: list[str] = []
-        try:
-            with torch.no_grad(), ExitStack() as stack:
-                for kind in {device.type for device in self.devices.values()}:
-                    stack.enter_context(without_autocast(kind))
-                for unit in self._units:
-                    if copy is None and not unit.sharded:
-                        continue
-                    try:
-                        if unit.module not in present:
-                            raise RankriseError(f"{unit.name} is no longer a part of the model")
-                        tensors = unit.read()
-                    except Exception as error:
-                        self._on_error(f"reading {unit.name}", error)
-                        continue
+        copied: dict[str, Tensors] = {}
+        with torch.no_grad(), ExitStack() as stack:
+            for kind in {device.type for device in self.devices.values()}:
+                stack.enter_context(without_autocast(kind))
+            for unit in self._units:
+                if copy is None and not unit.sharded:
+                    continue
+                try:
+                    if unit.module not in present:
+                        raise RankriseError(f"{unit.name} is no longer a part of the model")
+                    tensors = unit.read()
                     if copy is not None:
-                        memory = self._memory(unit, tensors, copy.memory.get(unit.name, {}))
-                        torch._foreach_copy_(
-                            [memory[role] for role in tensors], list(tensors.values()), non_blocking=True
-                        )
-                        copy.memory[unit.name] = memory
-                        read.append(unit.name)
-            if copy is not None:
-                copy.read, copy.events = read, self._events()
-        except BaseException:
-            if copy is not None:
-                self._free.append(copy)
-            raise
+                        room = self._room(unit, tensors, copy.weights.get(unit.name, {}))
+                        torch._foreach_copy_(list(room.values()), list(tensors.values()), non_blocking=True)
+                        copied[unit.name] = room
+                except Exception as error:
+                    self._on_error(f"reading {unit.name}", error)
+        if copy is not None:
+            copy.weights, copy.events = copied, self._events()
         return copy
 
     @contextmanager
@@ -134,8 +119,7 @@ class Staging:
             with self.beside():
                 yield {
                     name: {role: one.to(self.initial[name][role].device) for role, one in tensors.items()}
-                    for name, tensors in copy.memory.items()
-                    if name in copy.read
+                    for name, tensors in copy.weights.items()
                 }
         finally:
             self._free.append(copy)
@@ -161,20 +145,19 @@ class Staging:
 
         return arrived
 
-    def _memory(self, unit: Unit, tensors: Tensors, memory: Tensors) -> Tensors:
+    def _room(self, unit: Unit, tensors: Tensors, old: Tensors) -> Tensors:
         """Memory that copies can reach without being waited for: where changes are measured, or first on the
-        device. `memory` itself unless the weights have another shape or type now."""
+        device. It is the `old` unless the weights have another shape or type now."""
         source, target = self.devices[unit.name], next(iter(self.initial[unit.name].values())).device
         if source.type == "cuda" and self._passes_device and unit.live:
             target = source
         pinned = source.type == "cuda" and target.type == "cpu"
-        room: Tensors = {}
-        for role, tensor in tensors.items():
-            old = memory.get(role)
-            if old is None or old.shape != tensor.shape or old.dtype != tensor.dtype:
-                old = torch.empty_like(tensor, device=target, pin_memory=pinned)
-            room[role] = old
-        return room
+        return {
+            role: old[role]
+            if role in old and (old[role].shape, old[role].dtype) == (tensor.shape, tensor.dtype)
+            else torch.empty_like(tensor, device=target, pin_memory=pinned)
+            for role, tensor in tensors.items()
+        }
 
     def _events(self) -> list[torch.cuda.Event]:
         """Events after what the calling thread's streams have been given so far."""

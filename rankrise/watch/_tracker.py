@@ -202,13 +202,11 @@ class RankTracker:
             self._troubles.check()
 
     def __repr__(self) -> str:
-        layers = [unit for unit in self._units if unit.is_layer]
-        heads, others = sum(len(unit.heads) for unit in layers), len(self._units) - len(layers)
-        about = f"{type(unwrap(self._model)).__name__}: {heads} heads in {len(layers)} layers"
-        about += f", {others} other matrices" * bool(others) + f"; in {self.folder}"
+        heads, layers = sum(len(unit.heads) for unit in self._units), sum(u.is_layer for u in self._units)
+        about = f"{type(unwrap(self._model)).__name__}: {heads} heads in {layers} layers"
+        about += f", {len(self._units) - layers} other matrices; in {self.folder}"
         about += ", closed" * self._closed + f", incomplete: {self.lost}" * bool(self.lost)
-        notes = dict.fromkeys(note for unit in layers for note in unit.about["notes"])
-        return f"RankTracker({'; '.join([about, *notes])})"
+        return f"RankTracker({about})"
 
     # A step, on the training thread.
 
@@ -227,19 +225,11 @@ class RankTracker:
             return
         moment = round(time.time(), 3)
         if due:  # before anything that can fail on this process alone: others may wait for its part
-            # If the worker falls behind, full spectra are left out first, then whole measurements.
-            full = self._schedule.full(step)
-            behind = full and self._staging.busy >= max(1, self._staging.most // 2)
-            copy = self._staging.take()
-            if copy is not None:
-                self._worker.put("measuring", lambda: self._measure(step, moment, full and not behind, copy))
-            for what, left_out in (("full spectra", behind), ("measurements", copy is None)):
-                if left_out:
-                    self._troubles.once(
-                        what,
-                        "falls behind: measuring takes longer than the training between measured steps, so "
-                        f"some {what} are left out; pass a Schedule with fewer steps to choose which.",
-                    )
+            full, copy = self._schedule.full(step), self._staging.take()
+            if copy is None:
+                self._troubles.behind()
+            else:
+                self._worker.put("measuring", lambda: self._measure(step, moment, full, copy))
         if numbers:
             arrived = self._staging.numbers(numbers, self._troubles.note)
             self._worker.put("writing a step", lambda: self._write(step, moment, arrived()))
@@ -312,7 +302,7 @@ class RankTracker:
             self._record.add_spectra(step, spectra_of(self._units, results))
         if not known:
             self._record.ranks.append(step, {"time": moment, **row_of(self._units, results)})
-            self._streams.write(step, summary_of(self._units, results))
+            self._streams.write(step, summary_of(results))
 
     # The end, and what goes wrong.
 

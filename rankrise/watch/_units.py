@@ -186,8 +186,8 @@ def _read_layer(module: nn.Module, rows: Mapping[str, tuple[int, ...]]) -> Tenso
 
 
 def _matrices(model: nn.Module, patterns: Sequence[str]) -> Iterator[Unit]:
-    """Weights with two sizes whose names fit a pattern: of layers that `linear` reads (adapters merged), and
-    plain ones (see `_as_matrix`)."""
+    """Weights with two sizes whose names fit a pattern, with adapters merged; also position embeddings [1,
+    tokens, d], and the kernel of a convolution whose patches do not overlap, which is a matrix product."""
     missing = set(patterns)
     inside: list[str] = []
     for path, module in model.named_modules():
@@ -214,8 +214,7 @@ def _matrices(model: nn.Module, patterns: Sequence[str]) -> Iterator[Unit]:
 
 
 def _as_matrix(module: nn.Module, parameter: str) -> Tensor | None:
-    """A parameter of two sizes as it is, position embeddings [1, tokens, d] without their first, and the
-    kernel of a convolution whose patches do not overlap, which is a matrix product; None for others."""
+    """A parameter as a matrix; None for those that are none."""
     weight = module._parameters[parameter]
     if weight is None or weight.ndim == 2:
         return weight

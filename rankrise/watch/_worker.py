@@ -82,11 +82,14 @@ class Troubles:
                 exc_info=None if isinstance(error, (OSError, RankriseError)) else error,
             )
 
-    def once(self, what: str, sentence: str) -> None:
-        """Count something, and warn the first time."""
-        self.counts[what] += 1
-        if self.counts[what] == 1:
-            log.warning("Tracking: %s Logged once; run.json counts it.", sentence)
+    def behind(self) -> None:
+        """Count a measurement that was left out, and warn the first time."""
+        self.counts["measurements"] += 1
+        if self.counts["measurements"] == 1:
+            log.warning(
+                "Tracking: falls behind: measuring takes longer than the training between measured steps, so "
+                "some steps are left out; pass a Schedule with fewer. Logged once; run.json counts it."
+            )
 
     def check(self) -> None:
         """Raise what was refused or, with `strict`, the first failure; once."""

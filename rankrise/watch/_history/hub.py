@@ -1,9 +1,9 @@
 """Checkpoints that are revisions of a model on the Hugging Face Hub, fetched by huggingface_hub, whole."""
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from fnmatch import fnmatchcase
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -45,38 +45,22 @@ class HubRevision:
     @cached_property
     def _files(self) -> dict[str, int]:
         """Names and sizes of all files."""
-        api = _hub().HfApi()
-        found = _ask(
-            str(self), lambda: api.model_info(self.repository, revision=self.commit, files_metadata=True)
-        )
-        return {one.rfilename: one.size or 0 for one in found.siblings or ()}
+        info = partial(_hub().HfApi().model_info, self.repository, revision=self.commit, files_metadata=True)
+        return {one.rfilename: one.size or 0 for one in _ask(str(self), info).siblings or ()}
 
-    @cached_property
+    @property
     def _weights(self) -> list[str]:
         """The files that hold the weights, chosen as transformers chooses them."""
         for whole in WHOLE:
-            if whole in self._files:
-                return [whole]
             stem, suffix = whole.split(".")
-            shard = re.compile(rf"{stem}-\d+-of-\d+\.{suffix}|{re.escape(whole)}\.index\.json")
-            if shards := [file for file in self._files if shard.fullmatch(file)]:
-                return shards
+            found = [file for file in self._files if fnmatchcase(file, f"{stem}*.{suffix}*")]
+            if found:
+                return [whole] if whole in found else found
         raise RankriseError(f"{self} has neither {' nor '.join(WHOLE)}: leave it out, by a pattern of steps.")
 
     def _download(self, file: str, into: Path) -> Path:
-        hub = _hub()
-        shown = not hub.utils.are_progress_bars_disabled()
-        hub.utils.disable_progress_bars()
-        try:
-            return Path(
-                _ask(
-                    f"{file} of {self}",
-                    lambda: hub.hf_hub_download(self.repository, file, revision=self.commit, local_dir=into),
-                )
-            )
-        finally:
-            if shown:
-                hub.utils.enable_progress_bars()
+        download = partial(_hub().hf_hub_download, self.repository, file, revision=self.commit)
+        return Path(_ask(f"{file} of {self}", partial(download, local_dir=into)))
 
 
 def hub_revisions(repository: str) -> list[HubRevision]:
