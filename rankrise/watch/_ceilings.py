@@ -1,6 +1,6 @@
 """LoRA adapters on a tracked model: what they are, and the highest rank that they can give to a change."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -10,35 +10,30 @@ from rankrise.watch._linear import is_adapter
 
 PRODUCTS = {"KQ": ("key", "query"), "VO": ("value", "output")}
 """The left and the right factor of each product of a head."""
-RankOf = Callable[[Any], int | None]
-"""The highest rank of the change of a layer or a bare weight; None if it may be any."""
 
 
-def product_ceilings(attention: Attention, rank_of: RankOf) -> dict[str, int]:
-    """By product, the highest rank of the change of one head.
+def adapter_ceilings(attention: Attention) -> dict[str, int]:
+    """By product, the highest rank that the PEFT LoRA adapters on a module can give to the change of one head
+    from now on; {} without any, or with others.
 
     A product whose factors change by ranks r and s changes by r + s at most, not by the larger of the two,
     since `K Q^T - K0 Q0^T = (K - K0) Q^T + K0 (Q - Q0)^T`.
     """
-    found = dict.fromkeys(PRODUCTS, 0)
-    sizes = {"KQ": attention.query.width, "VO": attention.value.width}
+    if not any(isinstance(layer, nn.Module) and is_adapter(layer) for layer in attention.layers):
+        return {}
+    found: dict[str, int] = {}
     for product, roles in PRODUCTS.items():
+        ceiling = 0
         for role in roles:
             projection = getattr(attention, role)
+            ranks = [change_rank(layer) for layer in projection.layers]  # those of several layers add up
+            if None in ranks:
+                return {}
             whole = min(projection.weight.shape[1], projection.blocks * projection.width)
-            ranks = [rank_of(layer) for layer in projection.layers]  # those of several layers add up
-            most = sum(whole if rank is None else rank for rank in ranks)
-            found[product] += min(whole, most, sizes[product])
+            size = attention.query.width if product == "KQ" else attention.value.width
+            ceiling += min(whole, size, sum(rank or 0 for rank in ranks))
+        found[product] = ceiling
     return found
-
-
-def adapter_ceilings(attention: Attention) -> dict[str, int]:
-    """Like `product_ceilings`, for the PEFT LoRA adapters on a module from now on; {} without any, or with
-    others."""
-    layers = [layer for layer in attention.layers if isinstance(layer, nn.Module)]
-    if not any(map(is_adapter, layers)) or any(change_rank(layer) is None for layer in attention.layers):
-        return {}
-    return product_ceilings(attention, change_rank)
 
 
 def adapter_of(model: nn.Module, modules: Sequence[nn.Module]) -> dict[str, Any]:
@@ -52,22 +47,21 @@ def adapter_of(model: nn.Module, modules: Sequence[nn.Module]) -> dict[str, Any]
         return {}
     active = adapted.active_adapters  # a list of PEFT's, a method of transformers'
     configs = [adapted.peft_config[name] for name in (active() if callable(active) else active)]
-    found: dict[str, Any] = {}
     base = next((config.base_model_name_or_path for config in configs), None)
-    if base := base or getattr(getattr(adapted, "config", None), "_name_or_path", ""):
-        found["base"] = str(base)
-    kinds = {getattr(one.peft_type, "value", one.peft_type) for one in configs}
-    plain = kinds == {"LORA"} and not any(getattr(one, "use_dora", False) for one in configs)
+    base = base or getattr(getattr(adapted, "config", None), "_name_or_path", "")
+    found: dict[str, Any] = {"base": str(base)} if base else {}
+    parts = [part for module in modules for part in module.modules() if is_adapter(part)]
+    ranks = [change_rank(part) for part in parts]
+    plain = all(hasattr(one, "lora_alpha") for one in configs) and None not in ranks
     if plain and not any(map(_trains_more, modules)):
         rank = sum(max(one.r, *(one.rank_pattern or {"": 0}).values()) for one in configs)
-        adapters = [part for module in modules for part in module.modules() if is_adapter(part)]
-        most = max((change_rank(part) or 0 for part in adapters), default=0)
+        most = max((rank or 0 for rank in ranks), default=0)
         found |= {"adapter_rank": rank} | ({"change_rank": most} if most > rank else {})
     return found
 
 
 def change_rank(layer: Any) -> int | None:
-    """The highest rank of a layer's change from now on, if only LoRA's factors are trained.
+    """The highest rank of a layer's change from now on; None if more than LoRA's factors is trained.
 
     Factors that are not zero now are a part of what the change is measured from: B A - B0 A0 has twice the
     rank.

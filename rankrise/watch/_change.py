@@ -1,8 +1,8 @@
 """`Change`: what was learned between two moments, of heads' products or of whole matrices, as factors."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 import torch
@@ -10,13 +10,12 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.watch._batches import batched
+from rankrise.watch._batches import CHUNK_BYTES, in_parallel, without_autocast
 
 Matrix = Tensor | ArrayLike
 """A tensor, a NumPy array or nested lists of numbers, [..., m, n]."""
-Factors = tuple[Tensor, Tensor]
-"""`left` [..., m, r] and `right` [..., n, r], for the matrix `left @ right^T` [..., m, n]."""
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+ACCELERATOR_CHUNK_BYTES = 2**30
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +49,7 @@ class Change:
         inner = min(self.shape) if self.is_whole else len(self.weights) // 2 * self.after[0].shape[-1]
         return min(*self.shape, inner)
 
-    def factors(self) -> Factors:
+    def factors(self) -> tuple[Tensor, Tensor]:
         """`left` and `right` in float64, whose product `left @ right^T` [..., m, n] is the change.
 
         With `(k0, q0)` before and `(kt, qt)` after, `kt qt^T - k0 q0^T = kt (qt - q0)^T + (kt - k0) q0^T`, so
@@ -71,11 +70,26 @@ class Change:
         return torch.cat((kt, kt - k0), -1), torch.cat((qt - q0, q0), -1)
 
     def in_chunks(self, function: Callable[["Change"], Tensor], larger: int = 1) -> Tensor:
-        """Apply `function` to a few heads [heads, d, r] at a time, on all cores (see `batched`)."""
+        """Apply `function` to a few heads [heads, d, r] at a time, on all cores, without gradients.
+
+        Chunks are `larger` times the usual size for a function of many small steps.
+        """
+        batch, device = self.after[0].shape[:-2], self.after[0].device.type
+        flat = [weight.reshape(-1, *weight.shape[-2:]) for weight in self.weights]
+        heads = len(flat[0])
+        room = larger * CHUNK_BYTES if device == "cpu" else ACCELERATOR_CHUNK_BYTES
+        most = max(1, room // sum(8 * weight[0].numel() for weight in flat))
+        pieces = 2 * torch.get_num_threads() if device == "cpu" and heads > 1 else 1
+        parts = zip(*(weight.split(min(most, math.ceil(heads / pieces))) for weight in flat), strict=True)
         split = len(self.before)
-        return batched(
-            lambda *weights: function(Change(weights[:split], weights[split:])), *self.weights, larger=larger
-        )
+        chunks = [Change(part[:split], part[split:]) for part in parts]
+        if device == "cpu":
+            results = in_parallel(function, chunks)
+        else:
+            with torch.no_grad(), without_autocast(device):
+                results = [function(chunk) for chunk in chunks]
+        result = torch.cat(results)
+        return result.reshape((*batch, *result.shape[1:]))
 
 
 def change(before: Matrix | tuple[Matrix, Matrix], after: Matrix | tuple[Matrix, Matrix]) -> Change:
@@ -92,35 +106,30 @@ def change(before: Matrix | tuple[Matrix, Matrix], after: Matrix | tuple[Matrix,
     >>> watch.stable_rank(learned), watch.stable_rank(change([[1, 0], [0, 1]], [[3, 0], [0, 2]]))
     (tensor(2., dtype=torch.float64), tensor(1.2500, dtype=torch.float64))
     """
-    old, new = (
-        _checked(*cast(Factors, side)) if isinstance(side, tuple) else _checked(side, side)[:1]
-        for side in (before, after)
-    )
-    was, now = ([(*one.shape, str(one.device)) for one in side] for side in (old, new))
+    old, new = (_checked(*side) if isinstance(side, tuple) else _checked(side) for side in (before, after))
+    was, now = ([list(one.shape) for one in side] for side in (old, new))
     if was != now:
-        raise RankriseError(f"Weights are {was} before and {now} after: pass two moments on one device.")
+        raise RankriseError(f"Weights are {was} before and {now} after: pass two moments of one model.")
     return Change(old, new)
 
 
 def as_change(left: Matrix | Change, right: Matrix | None = None, *, name: str = "") -> Change:
     """A change as it is; a product or a matrix as a change from zero."""
-    if not isinstance(left, Change):
+    if isinstance(left, Change):
         if right is not None:
-            return Change((), _checked(left, right, name))
-        matrix = _checked(left, left, name)[:1]
-        return Change((matrix[0].new_zeros(()).expand_as(matrix[0]),), matrix)
+            raise RankriseError("A change has no right factor: name further arguments, such as count=2.")
+        return left
     if right is not None:
-        raise RankriseError("A change has no right factor: name further arguments, such as count=2.")
-    return left
+        return Change((), _checked(left, right, name=name))
+    matrix = _checked(left, name=name)
+    return Change((matrix[0].new_zeros(()).expand_as(matrix[0]),), matrix)
 
 
 def as_tensor(given: Matrix) -> Tensor:
     """A tensor as it is, an array in its own dtype, lists of numbers in float64."""
     if isinstance(given, Tensor):
         return given
-    if isinstance(given, list | tuple):
-        return torch.tensor(given, dtype=torch.float64)
-    return torch.from_numpy(np.array(given))
+    return torch.from_numpy(np.array(given, dtype=np.float64 if isinstance(given, list | tuple) else None))
 
 
 def refuse_quantised(weight: Tensor, what: str) -> None:
@@ -142,16 +151,14 @@ def divided(numerator: Tensor, denominator: Tensor) -> Tensor:
     return numerator / torch.where(denominator == 0, torch.inf, denominator)
 
 
-def _checked(left: Matrix, right: Matrix, name: str = "") -> Factors:
-    """Both factors without gradients, with the same leading sizes, on a device that has float64."""
-    left, right = as_tensor(left).detach(), as_tensor(right).detach()
-    what = name or "The matrix"
-    for factor in (left, right):
-        refuse_quantised(factor, what)
-    if min(left.ndim, right.ndim) < 2 or left.shape[-1] != right.shape[-1]:
-        raise RankriseError(
-            f"{what}'s factors are {list(left.shape)} and {list(right.shape)}: pass [..., m, r], [..., n, r]."
-        )
-    batch = left.shape[:-2] or right.shape[:-2]
-    left, right = (factor.expand(*batch, -1, -1) for factor in (left, right))
-    return (left.cpu(), right.cpu()) if left.device.type == "mps" else (left, right)
+def _checked(*given: Matrix, name: str = "") -> tuple[Tensor, ...]:
+    """Factors or a matrix without gradients, with the same leading sizes, on a device that has float64."""
+    weights = [as_tensor(one).detach() for one in given]
+    for weight in weights:
+        refuse_quantised(weight, name or "The matrix")
+    if min(weight.ndim for weight in weights) < 2 or len({weight.shape[-1] for weight in weights}) > 1:
+        shapes = " and ".join(str(list(weight.shape)) for weight in weights)
+        raise RankriseError(f"{name or 'The matrix'} has shapes {shapes}: pass [..., m, r] and [..., n, r].")
+    batch = torch.broadcast_shapes(*(weight.shape[:-2] for weight in weights))
+    weights = [weight.expand(*batch, -1, -1) for weight in weights]
+    return tuple(weight.cpu() if weight.device.type == "mps" else weight for weight in weights)

@@ -7,7 +7,6 @@ to be rebuilt for that.
 """
 
 import copy
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from torch.utils._pytree import tree_map_only
 
 from rankrise.foundations.errors import RankriseError, first_line
 from rankrise.watch._families import ROLES
@@ -29,15 +29,14 @@ from rankrise.watch._heads import (
 )
 from rankrise.watch._linear import (
     Projection,
-    Unreadable,
     has_own_forward,
+    is_adapter,
     linear,
-    plain_copy,
+    merged_adapter,
     plain_name,
-    read_as,
     works_as_known,
 )
-from rankrise.watch._roles import NORMALISED, ROTARY, acts_on_heads
+from rankrise.watch._roles import acts_on_heads
 
 TOLERANCE = 1e-4
 """What may differ between two runs that should agree, as a share of the largest entry."""
@@ -50,15 +49,14 @@ Batch = Tensor | Mapping[str, Any] | tuple[Any, ...] | list[Any] | Callable[[nn.
 
 @dataclass(frozen=True)
 class LayerCheck:
-    """Whether a layer's layout was proved, and if not, why. `limits` say what the proof does not cover."""
+    """Whether a layer's layout was proved, and if not, why."""
 
     layer: str
     proved: bool
     reason: str = ""
-    limits: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LayoutCheck:
     """Every attention layer of the model, in its order. A layout that is wrong raises instead."""
 
@@ -66,34 +64,24 @@ class LayoutCheck:
 
     @property
     def proved(self) -> bool:
-        """Whether every layer is proved, as far as it is read: see `limits`."""
+        """Whether every layer is proved."""
         return all(layer.proved for layer in self.layers)
 
-    @property
-    def limits(self) -> tuple[str, ...]:
-        """What the proof does not cover, each once; `layers` have them by layer."""
-        return tuple(dict.fromkeys(limit for layer in self.layers for limit in layer.limits))
-
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         unproved = [f"{layer.layer}: {layer.reason}" for layer in self.layers if not layer.proved]
         count = f"{len(self.layers) - len(unproved)} of {len(self.layers)} layouts proved"
-        within = f" WITHIN LIMITS: {'; '.join(self.limits)}" if self.limits else ""
-        return "; ".join([count + within, *unproved]) + "."
-
-    __repr__ = __str__
+        return "; ".join([count, *unproved]) + "."
 
 
 def check(model: nn.Module, batch: Batch) -> LayoutCheck:
     """Prove by a forward pass that the heads of `model` are read as the model uses them.
 
     `batch` is what the model is called with: a tensor; a dictionary of named arguments; a tuple or list of
-    arguments (only the first is passed if the model does not take them all, such as labels); or a function
-    that runs the model it is given. A few tokens are enough.
+    arguments; or a function that runs the model it is given. A few tokens are enough.
 
     Each attention layer is tried on a copy, on its first call; layers that work alike are tried once. The
-    model's weights, its mode and the random state stay as they are. A layout by which a layer does not work
-    raises an error. A proof holds for the class in this process: it is no longer announced as a guess.
-    `limits` name what acts on the heads and is not read.
+    model's weights and its mode stay as they are. A layout by which a layer does not work raises an error. A
+    proof holds for the class in this process: it is no longer announced as a guess.
 
     >>> model = nn.TransformerEncoderLayer(d_model=8, nhead=2, batch_first=True)
     >>> check(model, torch.ones(1, 5, 8)).proved
@@ -105,16 +93,16 @@ def check(model: nn.Module, batch: Batch) -> LayoutCheck:
         raise none_read(root)
     names = {module: plain_name(path) for path, module in found.items()}
     verdicts: dict[nn.Module, LayerCheck] = {}
-    tried: list[tuple[Trial, tuple[str, ...]]] = []
+    proved: list[Trial] = []
 
     def try_layer(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         handles[module].remove()  # only the first call counts, and a copy must not try itself
-        reason, limits = "", None
+        reason = ""
         try:
-            trial = trial_of(module, args, kwargs)
-            limits = next((limits for other, limits in tried if trial.works_like(other)), None)
-            limits = tuple(trial.prove()) if limits is None else limits
-            tried.append((trial, limits))
+            trial = Trial(module, args, kwargs)
+            if not any(map(trial.works_like, proved)):
+                trial.prove()
+                proved.append(trial)
         except Refuted as refuted:
             if not works_as_known(module):
                 raise RankriseError(
@@ -127,42 +115,36 @@ def check(model: nn.Module, batch: Batch) -> LayoutCheck:
             reason = str(unprovable)
         except Exception as error:
             reason = f"a copy of it does not run by itself ({type(error).__name__}: {first_line(error)})"
-        verdicts[module] = LayerCheck(names[module], not reason, reason, limits or ())
+        verdicts[module] = LayerCheck(names[module], not reason, reason)
 
     handles = {module: module.register_forward_pre_hook(try_layer, with_kwargs=True) for module in names}
     try:
-        with _undisturbed(root):
-            device = next((parameter.device for parameter in root.parameters()), torch.device("cpu"))
-            given = with_tensors(batch, lambda tensor: tensor.to(device))
-            if callable(given):
-                given(root)
-            elif isinstance(given, Mapping):
-                root(**given)
+        with _in_evaluation(root):
+            if isinstance(batch, Mapping):
+                root(**batch)
+            elif isinstance(batch, tuple | list):
+                root(*batch)
+            elif isinstance(batch, Tensor):
+                root(batch)
             else:
-                several = (given,) if isinstance(given, Tensor) else given
-                try:
-                    inspect.signature(root.forward).bind(*several)
-                except TypeError:  # more than it takes, such as labels
-                    several = several[:1]
-                root(*several)
+                batch(root)
     finally:
         for handle in handles.values():
             handle.remove()
     for module, verdict in sorted(verdicts.items(), key=lambda pair: not pair[1].proved):  # the worst stays
-        record_verdict(module, verdict.proved, verdict.reason or "; ".join(verdict.limits))
+        record_verdict(module, verdict.reason)
     unreached = {name: LayerCheck(name, False, "the batch does not reach it") for name in names.values()}
     return LayoutCheck(tuple(verdicts.get(module, unreached[name]) for module, name in names.items()))
 
 
 @contextmanager
-def _undisturbed(model: nn.Module) -> Iterator[None]:
-    """In evaluation and without gradients, and afterwards as before: modes and random states."""
+def _in_evaluation(model: nn.Module) -> Iterator[None]:
+    """Evaluation without gradients and without torch's fast path, which goes past attention modules."""
     modes = {module: module.training for module in model.modules()}
-    devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
     fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)  # it goes past the attention module
+    torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with torch.random.fork_rng(devices), torch.no_grad():
+        with torch.no_grad():
             model.eval()
             yield
     finally:
@@ -179,59 +161,37 @@ class Unprovable(Exception):
     """Why nothing can be said."""
 
 
-def trial_of(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> "Trial":
-    """A trial in float64, or in float32 where the module does not take that."""
-    try:
-        return Trial(module, args, kwargs, torch.float64)
-    except Unprovable:
-        raise
-    except Exception:
-        return Trial(module, args, kwargs, torch.float32)
-
-
 class Trial:
     """A copy of an attention module, and where in its weights those of each head lie.
 
     Its weights and tokens are drawn at random, so that a trained, zero or tiny module is as good as any.
     """
 
-    def __init__(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dtype: torch.dtype
-    ) -> None:
-        self.module = plain_copy(module).to(dtype)
+    def __init__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.module, self.batch = _plain_copy(module), (args, kwargs)
         self.parameters = dict(self.module.named_parameters())
         generator = torch.Generator().manual_seed(0)
+        drawn = []
         for name, weight in self.parameters.items():
             if weight.ndim > 1 or name.endswith("bias"):  # biases often begin at zero
-                spread = (weight.numel() / len(weight)) ** -0.5
-                drawn = torch.randn(weight.shape, generator=generator) * spread
+                one = torch.randn(weight.shape, generator=generator) * (weight.numel() / len(weight)) ** -0.5
             else:
-                drawn = torch.rand(weight.shape, generator=generator) + 0.5
-            weight.data = drawn.to(weight)
-        self.weights = parameters_to_vector(self.parameters.values()).detach()
+                one = torch.rand(weight.shape, generator=generator) + 0.5
+            drawn.append(one.flatten().to(weight.device))
+        self.weights = torch.cat(drawn)
 
-        try:  # numbers in place of weights tell where those of each head lie, whatever views are made
-            with read_as("last layers"):
-                self.set(torch.arange(len(self.weights)).double().to(self.weights.device) + FIRST)
-                attention = recognised(self.module)
-        except Unreadable as refusal:
-            raise Unprovable(f"the last of several layers cannot be tried alone: {refusal}") from None
-        self.layers = [getattr(attention, role).layers for role in ROLES]
-        self.notes = attention.notes
-        self.group = torch.tensor(attention.group_of_head)
-        query, key, value, output = (_places(getattr(attention, role), len(self.weights)) for role in ROLES)
-        self.shared = (key == key[:1]).all(1).all(0) & (len(key) > 1)
-        """Which columns of a key all heads have in common."""
-        self.places = {
-            "query": query,
-            "key": key.masked_fill(self.shared, 0),
-            "shared_key": key[:1].masked_fill(~self.shared, 0),
-            "value": value,
-            "output": output[0, :-1].unflatten(0, (len(self.group), -1)).mT,
-        }
+        # Numbers in place of weights tell where those of each head lie, whatever views a family makes.
+        self.module.double()
+        self.set(torch.arange(len(self.weights), device=self.weights.device).double() + FIRST)
+        attention = recognised(self.module)
+        self.guess, self.group = attention.guess, torch.tensor(attention.group_of_head)
+        self.layers = {layer for layer in attention.layers if isinstance(layer, nn.Module)}
+        places = {role: _places(getattr(attention, role), len(self.weights)) for role in ROLES}
+        places["output"] = places["output"][0, :-1].unflatten(0, (len(self.group), -1)).mT
+        self.places = places
         """The places of each role in `weights`, from 1, [blocks, d_model and a bias, size]; 0 is none."""
         self.widths = {attention.query.weight.shape[1], attention.key.weight.shape[1]}
-        self.batch, self.dtype = (args, kwargs), dtype
+        self.module.float()
         self.result = self.call(self.weights)
 
     def works_like(self, other: "Trial") -> bool:
@@ -239,15 +199,14 @@ class Trial:
         one, two = ([trial.weights, *trial.places.values(), trial.result] for trial in (self, other))
         return type(self.module) is type(other.module) and all(map(torch.equal, one, two))
 
-    def prove(self) -> Iterator[str]:
-        """Yield the limits of the proof. Raises `Refuted` or `Unprovable`."""
-        for layer in {layer for layers in self.layers for layer in layers}:
-            if isinstance(layer, nn.Module) and has_own_forward(layer):
-                read = linear(layer)
-                tokens = torch.randn_like(read.weight[0].mT)
-                expected = tokens @ read.weight[0] + (0.0 if read.bias is None else read.bias[0])
-                if not _agree(layer(tokens), expected):
-                    raise Refuted(f"its {type(layer).__name__} does not give what its weight and bias give")
+    def prove(self) -> None:
+        """Raise `Refuted` or `Unprovable` unless the module works as it is read."""
+        for layer in filter(has_own_forward, self.layers):
+            read = linear(layer)
+            tokens = torch.rand_like(read.weight[0].mT)
+            expected = tokens @ read.weight[0] + (0.0 if read.bias is None else read.bias[0])
+            if not _agree(layer(tokens), expected):
+                raise Refuted(f"its {type(layer).__name__} does not give what its weight and bias give")
         every = torch.cat([places[places > 0] for places in self.places.values()])
         if len(every.unique()) < len(every):
             raise Unprovable("one weight is read in several roles or heads, which cannot be tried apart")
@@ -259,21 +218,14 @@ class Trial:
             raise Refuted(f"what is read as its {' and '.join(silent)} changes nothing that it gives")
         self._prove_heads()
         self._prove_order()
-        yield from self._unread()
-        if not self._meet_plainly("query", "key") and not {NORMALISED, ROTARY} & set(self.notes):
-            yield (
-                "queries and keys do not meet in their plain product, as with rotary positions, norms or a "
-                "difference of two maps"
-            )
-        if not self._meet_plainly("value", "output"):
-            yield "what heads give is gated, normalised or mixed on its way to the output projection"
+        if self.guess:
+            self._refuse_unread(every)
 
     def set(self, weights: Tensor) -> None:
         vector_to_parameters(weights, self.parameters.values())
 
-    def call(self, weights: Tensor, moved: float | None = None) -> Tensor:
-        """What the module gives with these weights, and with the first feature of one token moved: the one
-        at this share of all."""
+    def call(self, weights: Tensor, moved: bool = False) -> Tensor:
+        """What the module gives with these weights, and with the first feature of the first token moved."""
         self.set(weights)
         generator, drawn = torch.Generator().manual_seed(1), dict[int, Tensor]()
 
@@ -281,16 +233,15 @@ class Trial:
             if not tensor.is_floating_point():
                 return tensor.clone()
             if tensor.ndim < 2 or not self.widths & set(tensor.shape[1:]):
-                return tensor.detach().to(self.dtype)
+                return tensor.detach().float()
             if id(tensor) not in drawn:
                 random = torch.randn(tensor.shape, generator=generator)
-                if moved is not None and tensor.shape[-1] in self.widths:
-                    flat = random.flatten(0, -2)
-                    flat[int(moved * (len(flat) - 1)), 0] += 1
-                drawn[id(tensor)] = random.to(tensor.device, self.dtype)
+                if moved and tensor.shape[-1] in self.widths:
+                    random.view(-1)[0] += 1
+                drawn[id(tensor)] = random.to(tensor.device)
             return drawn[id(tensor)]
 
-        args, kwargs = copy.deepcopy(with_tensors(self.batch, tokens))  # a cache among them must not grow
+        args, kwargs = copy.deepcopy(tree_map_only(Tensor, tokens, self.batch))  # a cache must not grow
         with torch.no_grad():
             result = self.module(*args, **kwargs)
         while not isinstance(result, Tensor):
@@ -317,11 +268,8 @@ class Trial:
                 raise Refuted("values and outputs are not paired in that way, or act in another way too")
         for signs in _patterns(groups):
             of_group = signs[:, None, None]
-            if not self._same(query=of_group[self.group].where(~self.shared, 1.0), key=of_group):
+            if not self._same(query=of_group[self.group], key=of_group):
                 raise Refuted("queries and keys are not paired in that way, or act in another way too")
-        shared = torch.where(self.shared, -1.0, 1.0)
-        if not self._same(query=shared, shared_key=shared):
-            raise Refuted("queries do not meet the part of keys that all heads share")
         for signs in _patterns(len(self.group)):
             of_head, kept = signs[:, None, None], (signs > 0).float()[:, None, None]
             if not _agree(self.run(query=of_head, output=kept), self.run(output=kept)):
@@ -343,72 +291,40 @@ class Trial:
             weights = self.weights.clone()
             weights[first[first > 0] - 1] = 0.0
             before = self.call(weights)
-            changes = [(self.call(weights, moved) - before).abs() for moved in (0.0, 0.5, 1.0)]
-            least = TOLERANCE * before.abs().max()
-            rows[role] = max(int((change.flatten(0, -2).amax(-1) > least).sum()) for change in changes)
+            change = (self.call(weights, moved=True) - before).abs().flatten(0, -2).amax(-1)
+            rows[role] = int((change > TOLERANCE * before.abs().max()).sum())
         if rows["query"] > 1 and rows["key"] == 1:
             raise Refuted("the query of one token changes what other tokens get, as a key does")
 
-    def _unread(self) -> Iterator[str]:
-        """Name weights that are not read and act on what the module gives."""
-        is_read = torch.zeros(len(self.weights) + 1, dtype=torch.bool)
-        is_read[torch.cat([places.flatten() for places in self.places.values()])] = True
-        spans = torch.arange(len(self.weights)).split([one.numel() for one in self.parameters.values()])
-        as_it_is, given = self._projections(self.weights), self._inputs(self.weights)
-        before, beside = [], []
-        for (name, parameter), span in zip(self.parameters.items(), spans, strict=True):
-            others = span[~is_read[span + 1]]
-            if not len(others) or not acts_on_heads(name):
-                continue
-            moved = self.weights.clone()
-            moved[others] += torch.randn(len(others), generator=torch.Generator().manual_seed(3)).to(moved)
-            if not all(map(torch.equal, self._projections(moved), as_it_is)):
-                continue  # it is read, before the last layer of a role
-            part = f"{'a part of ' if len(others) < len(span) else ''}{name.removesuffix('.weight')}"
-            if parameter.ndim > 1 and not all(map(_agree, self._inputs(moved), given)):
-                before.append(part)
-            elif not _agree(self.call(moved), self.result):
-                beside.append(part)
-        if before:
-            raise Unprovable(
-                f"{', '.join(before)} acts between the tokens and what is read: let a family read it too"
-            )
-        if beside:
-            yield f"in its path and not read: {', '.join(beside)}"
+    def _refuse_unread(self, places: Tensor) -> None:
+        """Other matrices of a guessed layout must not act: they may stand before what is read."""
+        unread = torch.ones(len(self.weights), dtype=torch.bool, device=places.device)
+        unread[places - 1] = False
+        spans = unread.split([parameter.numel() for parameter in self.parameters.values()])
+        names = []
+        for (name, parameter), here in zip(self.parameters.items(), spans, strict=True):
+            if parameter.ndim < 2 or not acts_on_heads(name):
+                here.zero_()
+            elif here.any():
+                names.append(name.removesuffix(".weight"))
+        others = torch.where(unread.to(self.weights.device), self.weights.flip(0), self.weights)
+        if not _agree(self.call(others), self.result):
+            raise Unprovable(f"{', '.join(names)} acts on it and is not read: add a family that reads it too")
 
-    def _inputs(self, weights: Tensor) -> list[Tensor]:
-        """What the first layers of queries, keys and values are given."""
-        given: list[Tensor] = []
-        layers = {layers[0]: None for layers in self.layers[:3] if isinstance(layers[0], nn.Module)}
-        hooks = [
-            layer.register_forward_pre_hook(lambda _, args: given.append(args[0].clone())) for layer in layers
-        ]
-        self.call(weights)
-        for hook in hooks:
-            hook.remove()
-        return given
 
-    def _meet_plainly(self, left: str, right: str) -> bool:
-        """Whether nothing but the product of two roles counts: their dimensions may then be exchanged, and
-        stretched in the one as they are shortened in the other."""
-        size = self.places[left].shape[-1]
-        apart = torch.zeros(size, dtype=torch.bool) if left == "value" else self.shared
-        order = torch.arange(size)
-        order[~apart] = order[~apart].flip(0)
-        stretch = torch.linspace(0.7, 1.4, size).where(~apart, 1.0).to(self.weights)
-        weights = self.weights.clone()
-        for role, factor in ((left, stretch), (right, 1 / stretch)):
-            places = self.places[role]
-            exchanged = self.weights[places[..., order] - 1] * factor
-            weights[places[places > 0] - 1] = exchanged[places > 0]
-        return _agree(self.call(weights), self.result)
-
-    def _projections(self, weights: Tensor) -> list[Tensor]:
-        """What is read with these weights."""
-        self.set(weights)
-        attention = recognised(self.module)
-        parts = (getattr(getattr(attention, role), part) for role in ROLES for part in ("weight", "bias"))
-        return [part for part in parts if part is not None]
+def _plain_copy(module: nn.Module) -> nn.Module:
+    """A copy in evaluation, with adapters merged, and layer norms that keep signs: without mean and bias."""
+    twin = copy.deepcopy(module)
+    twin.eval()
+    for path, part in list(twin.named_modules()):
+        owner, _, name = path.rpartition(".")
+        if path and is_adapter(part):
+            twin.get_submodule(owner)._modules[name] = merged_adapter(part)
+        elif path and type(part).__name__ == "LayerNorm" and isinstance(part, nn.LayerNorm):
+            norm = nn.RMSNorm(part.normalized_shape, part.eps, part.elementwise_affine)
+            norm._parameters["weight"] = part.weight
+            twin.get_submodule(owner)._modules[name] = norm
+    return twin
 
 
 def _places(projection: Projection, count: int) -> Tensor:
@@ -431,14 +347,3 @@ def _patterns(count: int) -> Iterator[Tensor]:
 
 def _agree(one: Tensor, other: Tensor) -> bool:
     return one.shape == other.shape and bool((one - other).abs().max() <= TOLERANCE * other.abs().max())
-
-
-def with_tensors(given: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The arguments with each tensor changed."""
-    if isinstance(given, Tensor):
-        return change(given)
-    if isinstance(given, (tuple, list)) and not hasattr(given, "_fields"):
-        return type(given)(with_tensors(one, change) for one in given)
-    if isinstance(given, dict):
-        return {name: with_tensors(one, change) for name, one in given.items()}
-    return given

@@ -101,10 +101,7 @@ def _find(source: str | Path) -> Path:
 def weight_files(path: Path) -> list[Path]:
     """The files that together hold a checkpoint's tensors, chosen as transformers chooses them."""
     if path.is_file():
-        if path.suffix not in SUFFIXES:
-            raise RankriseError(f"{path.name!r} is not a checkpoint: expected one of {', '.join(SUFFIXES)}.")
         return [path]
-
     for whole in WHOLE:
         if (path / whole).exists():
             return [path / whole]
@@ -118,34 +115,27 @@ def weight_files(path: Path) -> list[Path]:
 
     found = sorted(path.glob("*.safetensors")) or sorted(p for p in path.iterdir() if p.suffix in PICKLES)
     found = [file for file in found if not file.name.startswith("adapter_")]
-    if not found:
+    if not found or (len(found) > 1 and found[0].suffix != ".safetensors"):
         advice = advice_below(path)
-        if (path / ADAPTER_CONFIG).exists():
-            advice = (
-                ", and a PEFT adapter alone: pass it beside its base, as in watch.heads(base, adapter=...)"
-            )
-        raise RankriseError(
-            f"{str(path)!r} holds no checkpoint: expected *.safetensors or pytorch_model.bin in it{advice}."
-        )
-    if len(found) > 1 and found[0].suffix != ".safetensors":
-        names = ", ".join(file.name for file in found)
-        raise RankriseError(f"{str(path)!r} holds several checkpoints ({names}): give the path of one.")
+        if found:
+            advice = f", and has {', '.join(file.name for file in found)}: give the path of one"
+        elif (path / ADAPTER_CONFIG).exists():
+            advice = ", and holds a PEFT adapter alone: pass it beside its base, as in heads(base, adapter=...)"
+        raise RankriseError(f"{str(path)!r} lacks *.safetensors or pytorch_model.bin{advice}.")
     return found
 
 
 def _safetensors(file: Path) -> dict[str, StoredTensor]:
+    tensors: dict[str, StoredTensor] = {}
     try:
         with safe_open(file, framework="pt") as opened:
-            slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118
-            forms = {name: (tuple(one.get_shape()), one.get_dtype()) for name, one in slices.items()}
+            for name in opened.keys():  # noqa: SIM118
+                one = opened.get_slice(name)
+                shape, bits = tuple(one.get_shape()), re.findall(r"\d+", one.get_dtype()) or [8]
+                tensors[name] = StoredTensor(shape, math.prod(shape) * int(bits[0]) // 8, file, name)
     except (SafetensorError, OSError) as error:
         raise RankriseError(f"{str(file)!r} cannot be read as safetensors ({error}): restore it.") from error
-    return {
-        name: StoredTensor(
-            shape, math.prod(shape) * int((re.findall(r"\d+", dtype) or [8])[0]) // 8, file, name
-        )
-        for name, (shape, dtype) in forms.items()
-    }
+    return tensors
 
 
 def _unpickled(file: Path) -> dict[str, StoredTensor]:
@@ -161,13 +151,14 @@ def _unpickled(file: Path) -> dict[str, StoredTensor]:
         if isinstance(loaded, dict) and isinstance(loaded.get(key), dict):
             loaded = loaded[key]
     found = loaded.items() if isinstance(loaded, dict) else ()
-    tensors = {name: tensor for name, tensor in found if isinstance(name, str) and isinstance(tensor, Tensor)}
+    tensors = {
+        name: StoredTensor(tuple(tensor.shape), tensor.nbytes, file, name, tensor)
+        for name, tensor in found
+        if isinstance(name, str) and isinstance(tensor, Tensor)
+    }
     if not tensors:
         raise RankriseError(f"{str(file)!r} holds no state dict: expected names and tensors.")
-    return {
-        name: StoredTensor(tuple(tensor.shape), tensor.nbytes, file, name, tensor)
-        for name, tensor in tensors.items()
-    }
+    return tensors
 
 
 def without_wrappers(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:

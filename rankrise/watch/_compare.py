@@ -2,12 +2,12 @@
 every head between two checkpoints or models."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +31,7 @@ from rankrise.watch._families import ROLES
 from rankrise.watch._heads import Layers, heads, unwrap
 from rankrise.watch._lora import is_adapter_folder, read_adapter
 from rankrise.watch._pretrained import open_weights
-from rankrise.watch._ranks import effective_rank, energy_rank, rank_above
+from rankrise.watch._ranks import effective_rank, energy_rank
 from rankrise.watch._spectra import leading_vectors, singular_values
 
 Source = nn.Module | str | Path
@@ -60,10 +60,8 @@ class MatrixChange:
     """How many singular values hold 90 % of the change's energy; then 95 and 99 %."""
     energy_rank_95: int
     energy_rank_99: int
-    rank_above: int
-    """How many singular values exceed the comparison's threshold times the largest."""
     full_rank: int
-    """Upper bound of these ranks, from the sizes and the ranks of an adapter."""
+    """Upper bound of these ranks, from the sizes."""
 
 
 @dataclass(frozen=True)
@@ -86,15 +84,14 @@ class HeadOverlap:
     right: float | None
     left_by_chance: float
     right_by_chance: float
-    left_angles: tuple[float, ...]
-    """Principal angles in degrees, smallest first."""
-    right_angles: tuple[float, ...]
 
 
 class Rows:
-    """Rows by layer, kind of matrix and head, with a table of some of their columns."""
+    """Rows by layer, kind of matrix and head, printed as a table of some of their columns."""
 
     rows: tuple[Any, ...]
+    columns: ClassVar[dict[str, str]]
+    """The fields in the table, each with its format."""
 
     def select(self, matrix: str) -> list[Any]:
         """The rows of one kind: "KQ", "VO" or "weight"."""
@@ -104,15 +101,12 @@ class Rows:
         """Plain numbers and strings, as `rankrise compare --json` prints them."""
         return asdict(self)  # type: ignore[call-overload]
 
-    def _table(self, title: str, columns: dict[str, tuple[str, str]]) -> str:
-        """`columns` give a field and its format by heading; a field that is None stays empty."""
-        columns = {"layer": ("layer", "s"), "matrix": ("matrix", "s"), "head": ("head", "d")} | columns
-        cells: dict[str, list[str]] = {heading: [] for heading in columns}
-        for row in self.rows:
-            for heading, (field, form) in columns.items():
-                value = getattr(row, field)
-                cells[heading].append("" if value is None else format(value, form))
-        return text_table(title, cells)
+    def __repr__(self) -> str:
+        cells: dict[str, list[str]] = {}
+        for field, form in ({"layer": "s", "matrix": "s", "head": "d"} | self.columns).items():
+            values = (getattr(row, field) for row in self.rows)
+            cells[field] = ["" if value is None else format(value, form) for value in values]
+        return text_table(f"{type(self).__name__}:", cells)
 
 
 @dataclass(frozen=True, repr=False)
@@ -121,17 +115,9 @@ class ModelComparison(Rows):
 
     before: str
     after: str
-    threshold: float
     rows: tuple[MatrixChange, ...]
     notes: tuple[str, ...] = ()
-
-    def __repr__(self) -> str:
-        columns = {
-            "change": ("relative_change", ".1e"),
-            "stable rank": ("stable_rank", ".2f"),
-            "90 % of the energy": ("energy_rank_90", "d"),
-        }
-        return self._table(f"Change from {self.before} to {self.after}:", columns)
+    columns: ClassVar = {"relative_change": ".1e", "stable_rank": ".2f", "energy_rank_90": "d"}
 
 
 @dataclass(frozen=True, repr=False)
@@ -141,10 +127,7 @@ class ModelOverlap(Rows):
     first: str
     second: str
     rows: tuple[HeadOverlap, ...]
-
-    def __repr__(self) -> str:
-        columns = {"directions": ("directions", "d"), "left": ("left", ".2f"), "right": ("right", ".2f")}
-        return self._table(f"Overlap of what {self.first} and {self.second} learned:", columns)
+    columns: ClassVar = {"directions": "d", "left": ".2f", "right": ".2f"}
 
 
 def compare(
@@ -152,7 +135,6 @@ def compare(
     after: Source,
     *,
     all_matrices: bool = False,
-    threshold: float = 1e-3,
     device: Device = None,
     progress: Callable[[float], None] = lambda share: None,
 ) -> ModelComparison:
@@ -169,7 +151,7 @@ def compare(
     >>> with torch.no_grad():
     ...     _ = trained.self_attn.in_proj_weight[0].add_(1.0)  # one direction of head 0's W_Q
     >>> for row in compare(model, trained).select("KQ"):
-    ...     print(row.layer, row.head, row.rank_above)
+    ...     print(row.layer, row.head, row.energy_rank_99)
     self_attn 0 1
     self_attn 1 0
     """
@@ -185,30 +167,29 @@ def compare(
             values = singular_values(learned, name=f"{name} ({product})").cpu()
             left, right = (factor.double() for factor in learned.before)
             squares = ((left.mT @ left) * (right.mT @ right)).sum((-2, -1))  # |left @ right^T|_F^2
-            norms, ceiling = squares.clamp_min(0).sqrt().tolist(), layer.ceilings.get(product)
-            for head, found, norm in zip(layer.heads, values, norms, strict=True):
-                rows.append(_row((name, product, head), found, norm, threshold, ceiling))
+            norms = squares.clamp_min(0).sqrt().tolist()
+            rows += map(partial(_row, name, product), layer.heads, values, norms)
         notes |= dict.fromkeys(f"{name}: {note}" for note in layer.notes)
         progress(done / count)
     for done, name in enumerate(matrices, start=len(pairs) + 1):
-        old, new, ceiling = matrices[name]()
+        old, new = matrices[name]()
         if old.shape != new.shape:
             raise _different(f"{name} is {list(old.shape)}", list(new.shape))
         was, now = (weight.to(device=device).flatten(1) for weight in (old, new))
         values = singular_values(change(was, now), name=name).cpu()
         # A few rows at a time: the embedding of a vocabulary is large.
         norm = float(torch.stack([part.double().norm() for part in was.split(4096)]).norm())
-        rows.append(_row((name, "weight", None), values, norm, threshold, ceiling))
+        rows.append(_row(name, "weight", None, values, norm))
         progress(done / count)
-    return ModelComparison(_described(before), _described(after), threshold, tuple(rows), tuple(notes))
+    return ModelComparison(_described(before), _described(after), tuple(rows), tuple(notes))
 
 
-def _row(
-    place: tuple[str, str, int | None], values: Tensor, norm: float, threshold: float, ceiling: int | None
-) -> MatrixChange:
+def _row(layer: str, matrix: str, head: int | None, values: Tensor, norm: float) -> MatrixChange:
     size, largest = float(torch.linalg.vector_norm(values)), float(values[0])
     return MatrixChange(
-        *place,
+        layer,
+        matrix,
+        head,
         relative_change=size / norm if norm else math.inf if size else 0.0,
         largest=largest,
         stable_rank=float((values / largest).square().sum()) if largest else 0.0,
@@ -216,18 +197,17 @@ def _row(
         energy_rank_90=int(energy_rank(values, 0.90)),
         energy_rank_95=int(energy_rank(values, 0.95)),
         energy_rank_99=int(energy_rank(values, 0.99)),
-        rank_above=int(rank_above(values, threshold)),
-        full_rank=len(values) if ceiling is None else min(ceiling, len(values)),
+        full_rank=len(values),
     )
 
 
-def _matrices(before: Source, after: Source) -> dict[str, Callable[[], tuple[Tensor, Tensor, int | None]]]:
-    """Readers by name of every weight with two or more axes: before, after, and the change's highest rank."""
+def _matrices(before: Source, after: Source) -> dict[str, Callable[[], tuple[Tensor, Tensor]]]:
+    """Readers by name of every weight with two or more axes, before and after."""
     old = _stored(before)
     if not is_adapter_folder(after):
         new = _stored(after)
-        _refuse_different("weight matrix", tuple(old), tuple(new))
-        return {name: partial(lambda name: (old[name](), new[name](), None), name) for name in old}
+        _refuse_different("weight matrix", old, new)
+        return {name: partial(lambda name: (old[name](), new[name]()), name) for name in old}
     adapted = read_adapter(str(after)).on(open_weights(str(before)).model)
     unknown = next((module for module in adapted.factors if f"{module}.weight" not in old), None)
     if unknown is not None:
@@ -235,16 +215,11 @@ def _matrices(before: Source, after: Source) -> dict[str, Callable[[], tuple[Ten
             f"{str(before)!r} stores {unknown}.weight under another name, so matrices as they are stored "
             "cannot be compared with an adapter's: leave out all_matrices."
         )
-
-    def read(name: str) -> tuple[Tensor, Tensor, int | None]:
-        weight, (module, _, leaf) = old[name](), name.rpartition(".")
-        ceiling = None if name in adapted.others else adapted.rank_of(module) if leaf == "weight" else 0
-        return weight, adapted.of(name, weight), ceiling
-
-    return {name: partial(read, name) for name in old}
+    return {name: partial(lambda name: (old[name](), adapted.of(name, old[name]())), name) for name in old}
 
 
 def _stored(source: Source) -> dict[str, Callable[[], Tensor]]:
+    """Readers by name of every stored weight with two or more axes."""
     if _is_run(source):
         raise RankriseError(
             f"{source} holds the initial weights of tracked heads alone: pass a checkpoint of its beginning."
@@ -283,12 +258,10 @@ def overlap(
     >>> row.directions, round(row.left, 6), row.left_by_chance
     (1, 1.0, 0.125)
     """
-    if directions < 1:
-        raise RankriseError(f"directions is {directions}: pass 1 or more.")
     if second_before is None:
         second_before = second if _is_run(second) else before
     one, other = _layer_pairs(before, first), _layer_pairs(second_before, second)
-    _refuse_different("attention layer", list(one), list(other))
+    _refuse_different("attention layer", one, other)
     rows: list[HeadOverlap] = []
     for done, name in enumerate(one, start=1):
         layers = one[name](), other[name]()
@@ -298,31 +271,19 @@ def overlap(
             changes = [layer.change(product, device) for layer in layers]
             most = min(changes[0].highest_rank, directions)
             found = [leading_vectors(learned, count=most, name=f"{name} ({product})") for learned in changes]
-            counts = torch.stack([rank_above(vectors.values, NOTHING) for vectors in found]).amin(0)
-            for place, (head, count) in enumerate(zip(layers[0].heads, counts.tolist(), strict=True)):
-                numbers: dict[str, Any] = {}
+            counts = [(one.values > NOTHING * one.values[..., :1]).sum(-1) for one in found]
+            for place, head in enumerate(layers[0].heads):
+                count = min(int(several[place]) for several in counts)
+                sides: dict[str, float | None] = {}
                 for side, size in zip(("left", "right"), changes[0].shape, strict=True):
-                    spaces = [getattr(vectors, f"{side}_vectors")[place, :, :count] for vectors in found]
-                    angles = principal_angles(*spaces).cpu()
-                    numbers[side] = float(angles.cos().square().mean()) if count else None
-                    numbers[f"{side}_by_chance"] = count / size
-                    numbers[f"{side}_angles"] = tuple(angles.rad2deg().tolist())
-                rows.append(HeadOverlap(name, product, head, count, **numbers))
+                    bases = [getattr(vectors, f"{side}_vectors")[place, :, :count] for vectors in found]
+                    sides[side] = float((bases[0].mT @ bases[1]).square().sum()) / count if count else None
+                    sides[f"{side}_by_chance"] = count / size
+                rows.append(HeadOverlap(name, product, head, count, **sides))  # type: ignore[arg-type]
         progress(done / len(one))
     return ModelOverlap(_described(first), _described(second), tuple(rows))
 
 
-def principal_angles(first: Tensor, second: Tensor) -> Tensor:
-    """Angles in radians between two spaces, smallest first [k], from orthonormal bases [d, k] in float64.
-
-    They are exact for small angles too, where cosines alone lose half the digits (Björck and Golub 1973).
-    """
-    overlap = first.mT @ second
-    sines = torch.linalg.svdvals(second - first @ overlap).flip(-1)
-    return torch.atan2(sines, torch.linalg.svdvals(overlap))
-
-
-# ----------------------------------------------------------------------------------------------------------
 # Two moments of a model, layer by layer.
 
 
@@ -335,9 +296,7 @@ class LayerPair:
     after: Mapping[str, Tensor]
     heads: Sequence[int]
     """Indices of the heads in the model: a tracked run may have some of them."""
-    ceilings: Mapping[str, int]
-    """The highest rank that the change can have, by product, where an adapter made it."""
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...]
 
     def change(self, product: str, device: Device = None) -> Change:
         """The change of every head's KQ or VO."""
@@ -356,10 +315,8 @@ LayerPairs = dict[str, Callable[[], LayerPair]]
 def _layer_pairs(before: Source, after: Source) -> LayerPairs:
     """Readers of the attention layers of both; `after` may be a PEFT adapter of `before`."""
     if isinstance(before, nn.Module) and isinstance(after, nn.Module):
-        old_places, new_places = (
-            [parameter.data_ptr() for parameter in unwrap(model).parameters()] for model in (before, after)
-        )
-        if old_places == new_places:
+        places = [[weight.data_ptr() for weight in unwrap(model).parameters()] for model in (before, after)]
+        if places[0] == places[1]:
             raise RankriseError(
                 "The two models share their weights: keep a copy (copy.deepcopy) from before training."
             )
@@ -372,9 +329,8 @@ def _layer_pairs(before: Source, after: Source) -> LayerPairs:
 
     def pair(index: int) -> LayerPair:
         layers = old[index], new[index]
-        before, after = ({role: getattr(layer, role) for role in ROLES} for layer in layers)
-        every = range(len(layers[0].query))
-        return LayerPair(old.names[index], before, after, every, new.ceilings(index), layers[1].notes)
+        was, now = ({role: getattr(layer, role) for role in ROLES} for layer in layers)
+        return LayerPair(old.names[index], was, now, range(len(was["query"])), layers[1].notes)
 
     return {name: partial(pair, index) for index, name in enumerate(old.names)}
 
@@ -402,7 +358,7 @@ def _pairs_of_run(run: Path, later: Layers) -> LayerPairs:
         shared = [groups.index(group) for group in about["groups"]]
         before |= {role: before[role][shared] for role in ("key", "value")}
         after = {role: getattr(layer, role)[torch.tensor(tracked)] for role in ROLES}
-        return LayerPair(name, before, after, tracked, {}, layer.notes)
+        return LayerPair(name, before, after, tracked, layer.notes)
 
     missing = [about["name"] for about in info["layers"] if about["name"] not in places]
     if missing:
@@ -426,11 +382,11 @@ def _newest(source: Source) -> Source:
     return found
 
 
-def _refuse_different(kind: str, old: Sequence[str], new: Sequence[str]) -> None:
+def _refuse_different(kind: str, old: Iterable[str], new: Iterable[str]) -> None:
     """Refuse two models whose layers or matrices have other names."""
-    for index, (one, other) in enumerate(zip_longest(old, new, fillvalue="missing")):
+    for one, other in zip_longest(old, new, fillvalue="missing"):
         if one != other:
-            raise _different(f"{kind} {index + 1} is {one}", other)
+            raise _different(f"a {kind} is {one}", other)
 
 
 def _different(before: str, after: object) -> RankriseError:

@@ -60,19 +60,16 @@ class Attention:
 
     def refuse_misfit(self) -> None:
         """Raise if the projections do not fit together as heads."""
-        query, key, value, output = self.query, self.key, self.value, self.output
+        query, key, value, inputs = self.query, self.key, self.value, self.output.weight.shape[1]
         heads, groups, group = query.blocks, key.blocks, self.group_of_head
-        if value.blocks != groups or (heads % groups and not self.group):
-            raise Unreadable(f"it has {heads} query heads, {groups} key heads and {value.blocks} value heads")
-        if query.width != key.width:
-            raise Unreadable(f"its query heads have size {query.width} and its key heads {key.width}")
-        if output.blocks != 1 or output.weight.shape[1] != heads * value.width:
+        fits = query.width == key.width and value.blocks == groups and inputs == heads * value.width
+        shared = len(group) == heads and set(group) == set(range(groups))
+        if not fits or not shared or self.output.blocks != 1 or (heads % groups and not self.group):
             raise Unreadable(
-                f"its {heads} value heads of size {value.width} do not fit an output projection from "
-                f"{output.weight.shape[1]}"
+                f"{heads} query heads of size {query.width}, {groups} key heads of size {key.width}, "
+                f"{value.blocks} value heads of size {value.width} and an output projection from {inputs} do "
+                "not fit together"
             )
-        if len(group) != heads or set(group) != set(range(groups)):
-            raise Unreadable(f"its {heads} heads use the keys {list(group)}, and it has {groups}")
 
 
 Family = Callable[[Any], Attention | None]
@@ -171,13 +168,10 @@ def latent(module: Any) -> Attention | None:
 
     A key has a fraction of its own and one, turned by rotary positions, that all heads share.
     """
-    if not any(hasattr(module, name) for name in ("kv_a_proj_with_mqa", "kv_b_proj")):
+    needs = ("kv_a_proj_with_mqa", "kv_a_layernorm", "kv_b_proj", "o_proj", "num_heads", "kv_lora_rank")
+    needs += ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    if any(getattr(module, name, None) is None for name in needs):
         return None
-    needs = ["kv_a_proj_with_mqa", "kv_a_layernorm", "kv_b_proj", "o_proj", "num_heads", "kv_lora_rank"]
-    needs += ["qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"]
-    missing = [name for name in needs if getattr(module, name, None) is None]
-    if missing:
-        raise Unreadable(f"it has parts of multi-head latent attention, and no {', '.join(missing)}")
     heads, own, turned = module.num_heads, module.qk_nope_head_dim, module.qk_rope_head_dim
     down, shared = linear(module.kv_a_proj_with_mqa).split(module.kv_lora_rank, turned)
     up = linear(module.kv_b_proj).cut(heads)
@@ -230,11 +224,9 @@ def standard(module: Any) -> Attention | None:
     else:
         query, key, value = first, linear(inputs[1]), linear(inputs[2], value_bias)
         groups = key.width // query.cut(heads).width
-    told = roles.number(holder, roles.SIZES)
-    if told is not None and query.width != heads * told:
-        raise Unreadable(
-            f"it says it has {heads} heads of size {told}, and its query projection has width {query.width}"
-        )
+    size = roles.number(holder, roles.SIZES)
+    if size is not None and query.width != heads * size:
+        raise Unreadable(f"it has {heads} heads of size {size}, and a query projection of width {query.width}")
     return Attention(
         query.cut(heads),
         key.cut(groups),

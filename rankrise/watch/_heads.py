@@ -7,20 +7,18 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, overload
-from weakref import WeakKeyDictionary, WeakSet
 
 from torch import Tensor, nn
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.watch import _roles as roles
-from rankrise.watch._ceilings import product_ceilings
 from rankrise.watch._families import FAMILIES, Attention, Family, assumed_of
 from rankrise.watch._linear import (
     Unreadable,
     has_own_forward,
     is_linear,
     plain_name,
-    read_as,
+    shapes_alone,
     works_as_known,
 )
 from rankrise.watch._lora import read_adapter
@@ -28,11 +26,11 @@ from rankrise.watch._pretrained import Opened, open_weights
 
 _PARALLEL = re.compile(r"(Distributed|FullySharded)?DataParallel|DeepSpeedEngine|_FabricModule")
 """What training wraps around a model, by the name of the class."""
-_announced: WeakSet[type] = WeakSet()
+_announced: set[type] = set()
 """Classes of modules whose layout was announced as a guess."""
 _added: list[Family] = []
-_verdicts: WeakKeyDictionary[type, dict[str, tuple[bool, str]]] = WeakKeyDictionary()
-"""By class, and by what is assumed of it: whether a forward pass proved it, and a note."""
+_verdicts: dict[tuple[type, str], str] = {}
+"""By class and by what is assumed of it: why a forward pass could not prove the layout; empty if it did."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +106,8 @@ class Layers(Sequence[Layer]):
         return len(self.names)
 
     def __repr__(self) -> str:
-        notes = dict.fromkeys(note for module in self._modules for note in read_shapes(module).notes)
+        with shapes_alone():
+            notes = dict.fromkeys(note for module in self._modules for note in recognised(module).notes)
         return f"Layers({'; '.join([', '.join(self.names), *notes])})"
 
     @overload
@@ -121,15 +120,6 @@ class Layers(Sequence[Layer]):
         name, module = self.names[index], self._modules[index]
         with naming(name), self._opened.loaded(module, name) if self._opened else nullcontext():
             return Layer.of(name, recognised(module))
-
-    def ceilings(self, index: int) -> dict[str, int]:
-        """By product, the highest rank of the change that the adapter on disk can make to a head; {} if none
-        was passed."""
-        if self._opened is None or self._opened.adapter is None:
-            return {}
-        name, module, rank_of = self.names[index], self._modules[index], self._opened.adapter.rank_of
-        ranks = {part: rank_of(f"{name}.{path}".lstrip(".")) for path, part in module.named_modules()}
-        return product_ceilings(read_shapes(module), lambda layer: ranks.get(layer, 0))
 
 
 def heads(model: nn.Module | str | Path, *, adapter: str | Path | None = None) -> Layers:
@@ -150,16 +140,11 @@ def heads(model: nn.Module | str | Path, *, adapter: str | Path | None = None) -
     opened: Opened | None = None
     if isinstance(model, (str, Path)):
         opened = open_weights(model)
-        if adapter is not None:
-            opened = replace(opened, adapter=read_adapter(adapter).on(opened.model))
         model = opened.model
-    elif not isinstance(model, nn.Module):
-        raise RankriseError(
-            f"heads was given a {type(model).__name__}, which does not say how its weights are used: load "
-            "them into a model and pass that, or the path of a checkpoint that has a config.json."
-        )
-    elif adapter is not None:
-        raise RankriseError("adapter is for a checkpoint: load it onto a model with PEFT.")
+    if adapter is not None:
+        if opened is None:
+            raise RankriseError("adapter is for a checkpoint: load it onto a model with PEFT.")
+        opened = replace(opened, adapter=read_adapter(adapter).on(model))
     model = unwrap(model)
     found, reasons = find_attention(model)
     if not found:
@@ -171,7 +156,8 @@ def heads(model: nn.Module | str | Path, *, adapter: str | Path | None = None) -
             stacklevel=2,
         )
     for path, module in found.items():
-        guess = read_shapes(module).guess
+        with shapes_alone():
+            guess = recognised(module).guess
         if guess and type(module) not in _announced:
             _announced.add(type(module))
             warnings.warn(
@@ -241,9 +227,6 @@ def _listed(model: nn.Module, reasons: dict[str, str]) -> str:
     return "; ".join(f"{path} ({kind}): {reason}" for (kind, reason), path in first.items())
 
 
-# Which modules are attention
-
-
 def add_family(family: Family) -> Family:
     """Teach `heads` the layout of your own module. Usable as a decorator; the latest is asked first.
 
@@ -251,13 +234,12 @@ def add_family(family: Family) -> Family:
     ...     def __init__(self):
     ...         super().__init__()
     ...         self.mix, self.back = nn.Linear(8, 24), nn.Linear(8, 8)
-    >>> from rankrise.watch import linear
+    >>> from rankrise import watch
     >>> @add_family
     ... def mine(module):
     ...     if isinstance(module, Mine):
-    ...         query, key, value = linear(module.mix).cut(2).split(3)  # two heads, each [q, k, v]
-    ...         return Attention(query, key, value, linear(module.back))
-    >>> from rankrise import watch
+    ...         query, key, value = watch.linear(module.mix).cut(2).split(3)  # two heads, each [q, k, v]
+    ...         return Attention(query, key, value, watch.linear(module.back))
     >>> [tuple(layer.query.shape) for layer in watch.heads(nn.Sequential(Mine()))]
     [(2, 8, 4)]
     >>> remove_family(mine)
@@ -282,11 +264,14 @@ def recognise(module: nn.Module) -> Attention | None:
     if attention is None:
         return None
     attention.refuse_misfit()
-    guess = attention.guess
-    unchecked = False, f"{guess} (not checked, see watch.check)" if guess else ""
-    proved, note = _verdicts.get(type(module), {}).get(guess, unchecked)
+    guess, note = attention.guess, ""
+    reason = _verdicts.get((type(module), guess))
+    if reason:
+        note = f"{guess or 'its layout'} (not proved: {reason})"
+    elif guess and reason is None:
+        note = f"{guess} (not checked, see watch.check)"
     notes = (note, *attention.notes) if note else attention.notes
-    return replace(attention, guess="" if proved else guess, notes=notes)
+    return replace(attention, guess="" if reason == "" else guess, notes=notes)
 
 
 def recognised(module: nn.Module) -> Attention:
@@ -296,56 +281,12 @@ def recognised(module: nn.Module) -> Attention:
     return attention
 
 
-def read_shapes(module: nn.Module) -> Attention:
-    """The reading of a module that is known to be attention, without values."""
-    with read_as("shapes"):
-        return recognised(module)
-
-
-def record_verdict(module: nn.Module, proved: bool, words: str) -> None:
-    """Remember what a forward pass said about this class of modules; `words` are limits, or the reason why
-    nothing is proved."""
-    with read_as("shapes"):
+def record_verdict(module: nn.Module, reason: str) -> None:
+    """Remember for its class why a forward pass did not prove the layout of a module; empty if it did."""
+    with shapes_alone():
         attention = _read(module)
-    guess = attention.guess if attention else ""
-    note = words * bool(guess) if proved else f"{guess or 'its layout'} (not proved: {words})"
-    _verdicts.setdefault(type(module), {})[guess] = proved, note
-
-
-def find_attention(model: nn.Module) -> tuple[dict[str, nn.Module], dict[str, str]]:
-    """The attention modules of a model by path, recognised by their shapes, and why others are not read."""
-    found: dict[str, nn.Module] = {}
-    reasons: dict[str, str] = {}
-    inside: str | None = None
-    for path, module in model.named_modules():
-        if inside is not None and _below(path, inside):
-            continue
-        try:
-            with read_as("shapes"), naming(path):
-                if recognise(module) is not None:
-                    found[path], inside = module, path
-                elif _looks_like_attention(module, path):
-                    packed = any("quant" in type(part).__name__.lower() for part in module.modules())
-                    known = "its projections are laid out in no way that is known here"
-                    reasons[path] = "it is quantised: dequantise the model first" if packed else known
-        except Unreadable as refusal:
-            reasons[path] = str(refusal)
-    for path in [path for path in reasons if any(_below(other, path) for other in (*found, *reasons))]:
-        del reasons[path]  # a block around an attention module, which is read or mentioned itself
-    return found, reasons
-
-
-def _below(path: str, above: str) -> bool:
-    return path != above and (not above or path.startswith(f"{above}."))
-
-
-@contextmanager
-def naming(name: str) -> Iterator[None]:
-    """Put the module's name before the sentence of an error about its weights."""
-    try:
-        yield
-    except RankriseError as error:
-        raise RankriseError(f"{plain_name(name)}: {error}") from None
+    assert attention is not None
+    _verdicts[type(module), attention.guess] = reason
 
 
 def _read(module: nn.Module) -> Attention | None:
@@ -373,6 +314,41 @@ def _read(module: nn.Module) -> Attention | None:
         if names := [name.removesuffix(".weight") for name in further if roles.acts_on_heads(name)]:
             notes.append(f"it has further weights that are not read: {', '.join(names)}")
     return replace(attention, scale=scale, guess=guess, notes=tuple(dict.fromkeys(notes)))
+
+
+def find_attention(model: nn.Module) -> tuple[dict[str, nn.Module], dict[str, str]]:
+    """The attention modules of a model by path, recognised by their shapes, and why others are not read."""
+    found: dict[str, nn.Module] = {}
+    reasons: dict[str, str] = {}
+    for path, module in model.named_modules():
+        if any(_below(path, attention) for attention in found):
+            continue
+        try:
+            with shapes_alone(), naming(path):
+                if recognise(module) is not None:
+                    found[path] = module
+                elif _looks_like_attention(module, path):
+                    packed = any("quant" in type(part).__name__.lower() for part in module.modules())
+                    known = "its projections are laid out in no way that is known here"
+                    reasons[path] = "it is quantised: dequantise the model first" if packed else known
+        except Unreadable as refusal:
+            reasons[path] = str(refusal)
+    for path in [path for path in reasons if any(_below(other, path) for other in (*found, *reasons))]:
+        del reasons[path]  # a block around an attention module, which is read or mentioned itself
+    return found, reasons
+
+
+def _below(path: str, above: str) -> bool:
+    return path != above and (not above or path.startswith(f"{above}."))
+
+
+@contextmanager
+def naming(name: str) -> Iterator[None]:
+    """Put the module's name before the sentence of an error about its weights."""
+    try:
+        yield
+    except RankriseError as error:
+        raise RankriseError(f"{plain_name(name)}: {error}") from None
 
 
 def _looks_like_attention(module: nn.Module, path: str) -> bool:

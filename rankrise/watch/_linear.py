@@ -7,16 +7,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import reduce
-from itertools import accumulate
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn.utils import parametrize
-from torch.nn.utils.prune import BasePruningMethod
-from torch.nn.utils.spectral_norm import SpectralNorm
-from torch.nn.utils.weight_norm import WeightNorm
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.watch._change import refuse_quantised
@@ -25,7 +21,7 @@ _WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
 """Name of the only child of a module inside torch.compile, activation checkpointing and FSDP1."""
 _LIBRARIES = ("transformers", "timm", "litgpt", "vit_pytorch")
 """Libraries whose layouts were checked against their own forward pass."""
-_reading: ContextVar[str] = ContextVar("reading", default="values")
+_shapes_alone: ContextVar[bool] = ContextVar("shapes_alone", default=False)
 
 
 class Unreadable(Exception):
@@ -33,14 +29,13 @@ class Unreadable(Exception):
 
 
 @contextmanager
-def read_as(reading: Literal["values", "shapes", "last layers"]) -> Iterator[None]:
-    """Choose what projections hold: the weights' values; only their shapes, which costs no memory; or, where
-    layers follow one another, the values of the last layer instead of their product."""
-    token = _reading.set(reading)
+def shapes_alone() -> Iterator[None]:
+    """Read projections without values, which costs no memory."""
+    token = _shapes_alone.set(True)
     try:
         yield
     finally:
-        _reading.reset(token)
+        _shapes_alone.reset(token)
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,13 +93,15 @@ class Projection:
             widths = (self.width // widths[0],) * widths[0]
         if sum(widths) != self.width or min(widths) < 1:
             raise Unreadable(f"its projection of width {self.width} cannot be split into widths {widths}")
-        columns = [slice(end - width, end) for width, end in zip(widths, accumulate(widths), strict=True)]
         if interleaved:
-            columns = [slice(first, None, len(widths)) for first in range(len(widths))]
-        biases = [None if self.bias is None else self.bias[..., one] for one in columns]
+            columns: list[Any] = [slice(first, None, len(widths)) for first in range(len(widths))]
+            weights = [self.weight[..., one] for one in columns]
+            biases = [None if self.bias is None else self.bias[..., one] for one in columns]
+        else:
+            weights = list(self.weight.split(widths, -1))
+            biases = [None] * len(widths) if self.bias is None else list(self.bias.split(widths, -1))
         return tuple(
-            replace(self, weight=self.weight[..., one], bias=bias)
-            for one, bias in zip(columns, biases, strict=True)
+            replace(self, weight=weight, bias=bias) for weight, bias in zip(weights, biases, strict=True)
         )
 
     def then(self, second: "Projection", scale: Tensor | None = None) -> "Projection":
@@ -123,9 +120,6 @@ class Projection:
                 f"a projection to {self.width} in {self.blocks} blocks stands before one that takes "
                 f"{second.weight.shape[1]}"
             )
-        layers = (*self.layers, *(() if scale is None else (scale,)), *second.layers)
-        if _reading.get() == "last layers":
-            return replace(second, layers=layers)
         dtype = torch.promote_types(self.weight.dtype, torch.float32)
         if isinstance(scale, DTensor):
             scale = scale.full_tensor()
@@ -136,27 +130,24 @@ class Projection:
         if self.bias is not None:
             moved = ((self.bias.to(dtype) * factor) @ up)[:, 0]
             bias = moved if bias is None else bias + moved
+        layers = (*self.layers, *(() if scale is None else (scale,)), *second.layers)
         return Projection((self.weight.to(dtype) * factor) @ up, bias, layers)
 
     def with_shared(self, shared: "Projection") -> "Projection":
         """Widen each block by the one block of `shared`, which all of them have."""
-        rows = max(self.weight.shape[1], shared.weight.shape[1])  # apart where only last layers are read
-        weights, biases = [], []
-        for one in (self, shared):
-            padded = nn.functional.pad(one.weight.to(self.weight), (0, 0, 0, rows - one.weight.shape[1]))
-            weights.append(padded.expand(self.blocks, -1, -1))
-            bias = one.weight.new_zeros(one.blocks, one.width) if one.bias is None else one.bias
-            biases.append(bias.to(self.weight).expand(self.blocks, -1))
-        without = self.bias is None and shared.bias is None
-        both = None if without else torch.cat(biases, -1)
-        return Projection(torch.cat(weights, -1), both, (*self.layers, *shared.layers))
+        weight = torch.cat([self.weight, shared.weight.to(self.weight).expand(self.blocks, -1, -1)], -1)
+        bias = None
+        if self.bias is not None or shared.bias is not None:
+            own, other = (
+                one.weight.new_zeros(one.blocks, one.width) if one.bias is None else one.bias
+                for one in (self, shared)
+            )
+            bias = torch.cat([own.to(weight), other.to(weight).expand(self.blocks, -1)], -1)
+        return Projection(weight, bias, (*self.layers, *shared.layers))
 
     def from_interleaved(self, heads: int) -> "Projection":
         """Sort the inputs of an output projection that takes the heads' columns dealt out in turn, as after
         `flatten` of (..., size, heads)."""
-        inputs = self.weight.shape[1]
-        if heads < 1 or inputs % heads:
-            raise Unreadable(f"its projection from {inputs} cannot be cut into {heads} equal parts")
         return replace(self, weight=self.weight.mT.unflatten(-1, (-1, heads)).mT.flatten(-2).mT)
 
 
@@ -165,9 +156,9 @@ def linear(source: nn.Module | Tensor, bias: Tensor | None = None) -> Projection
 
     Reads `nn.Linear`, transformers' `Conv1D` (whose weight is transposed), convolutions of kernel size 1, and
     any of these inside a PEFT adapter (merged into a copy), `torch.compile`, activation checkpointing or a
-    `Sequential` with dropout. Several in a `Sequential` are multiplied. Weights that a norm, pruning or a
-    parametrization computes are computed anew. `DTensor`s are gathered. Weights without readable values are
-    refused: quantised ones, shards of ZeRO-3 and FSDP1, meta tensors. `bias` is for one kept elsewhere.
+    `Sequential` with dropout. Several in a `Sequential` are multiplied. Weights that a parametrization
+    computes are computed anew. `DTensor`s are gathered. Weights without readable values are refused:
+    quantised ones, shards of ZeRO-3 and FSDP1, meta tensors. `bias` is for one kept elsewhere.
 
     >>> layer = nn.Linear(5, 6)
     >>> torch.equal(linear(layer).weight[0], layer.weight.T)
@@ -185,10 +176,8 @@ def linear(source: nn.Module | Tensor, bias: Tensor | None = None) -> Projection
 def is_linear(module: object) -> bool:
     """Whether `linear` can read this module.
 
-    >>> is_linear(nn.Linear(2, 3)), is_linear(nn.LayerNorm(2))
+    >>> is_linear(nn.Sequential(nn.Linear(2, 2), nn.Dropout())), is_linear(nn.LayerNorm(2))
     (True, False)
-    >>> is_linear(nn.Sequential(nn.Linear(2, 2), nn.Dropout()))
-    True
     """
     return bool(in_a_row(module))
 
@@ -198,17 +187,15 @@ def in_a_row(module: object) -> tuple[nn.Module, ...]:
     if not isinstance(module, nn.Module):
         return ()
     wrapped = next((module._modules[name] for name in _WRAPPERS if name in module._modules), None)
-    if wrapped is None and [*module._modules] == ["linear"] and type(module).__name__.endswith("Linear"):
-        wrapped = module._modules["linear"] if works_as_known(module) else None  # Moshi
     if wrapped is not None:
         return in_a_row(wrapped)
     if is_adapter(module):
         return (module,) if len(in_a_row(module._modules["base_layer"])) == 1 else ()
     if isinstance(module, (nn.Sequential, nn.ModuleList)):
         rest = [in_a_row(child) for child in module if not isinstance(child, (nn.Dropout, nn.Identity))]
-        one_by_one = isinstance(module, nn.Sequential) and used_forward(module) is nn.Sequential.forward
         alone = isinstance(module, nn.ModuleList) and len(rest) == 1
-        return sum(rest, ()) if (one_by_one or alone) and all(rest) else ()
+        one_by_one = alone or used_forward(module) is nn.Sequential.forward
+        return sum(rest, ()) if one_by_one and all(rest) else ()
     if isinstance(module, (nn.Conv1d, nn.Conv2d)):
         return (module,) if set(module.kernel_size) == {1} and module.groups == 1 else ()
     return (module,) if isinstance(module, nn.Linear) or is_conv1d(module) else ()
@@ -267,7 +254,7 @@ def merged_adapter(adapter: Any) -> nn.Module:
     Merging in half precision would round away exactly the small change that is to be measured.
     """
     base: Any = in_a_row(adapter.base_layer)[0]
-    if _reading.get() == "shapes" or adapter.disable_adapters or adapter.merged:
+    if _shapes_alone.get() or adapter.disable_adapters or adapter.merged:
         return base
     _values(base.weight)  # refuses quantised ones, which PEFT would merge
     adapter = copy.deepcopy(adapter)
@@ -278,53 +265,19 @@ def merged_adapter(adapter: Any) -> nn.Module:
     return adapter.get_base_layer()
 
 
-def plain_copy(module: nn.Module) -> nn.Module:
-    """A copy in evaluation, with adapters merged, computed weights as plain ones, and norms without what they
-    add or take away, so that signs pass through them."""
-    twin = copy.deepcopy(module)
-    twin.eval()  # which gives nothing back in some classes
-    for path, part in list(twin.named_modules()):
-        owner, _, name = path.rpartition(".")
-        if parametrize.is_parametrized(part):
-            values = {weight: getattr(part, weight).detach().clone() for weight in part.parametrizations}
-            del part._modules["parametrizations"]
-            part.__class__ = type(part).__bases__[0]  # its own class computes weights, for the original too
-            for weight, value in values.items():
-                part.register_parameter(weight, nn.Parameter(value))
-        elif path and is_adapter(part):
-            twin.get_submodule(owner)._modules[name] = merged_adapter(part)
-        elif path and type(part) is nn.LayerNorm:
-            norm = nn.RMSNorm(part.normalized_shape, part.eps, part.elementwise_affine)
-            norm._parameters["weight"] = part.weight
-            twin.get_submodule(owner)._modules[name] = norm
-        elif "norm" in type(part).__name__.lower() and part._parameters.get("bias") is not None:
-            part.register_buffer("bias", torch.zeros_like(part._parameters.pop("bias")))
-        elif isinstance(part, nn.MultiheadAttention):
-            part.bias_k = part.bias_v = None  # a key and a value beside those of the tokens
-    return twin
-
-
 def _one_layer(layer: nn.Module, bias: Tensor | None) -> Projection:
     """Read the weight as the next forward pass will use it, also where it is computed from other tensors."""
     module: Any = merged_adapter(layer) if is_adapter(layer) else layer
-    further = [
-        name for name, _ in module.named_parameters() if not name.startswith(("weight", "bias", "para"))
-    ]
-    if further:
+    computed = parametrize.is_parametrized(module, "weight")
+    further = {name for name, _ in module.named_parameters() if not name.startswith("parametrizations.")}
+    if not computed and "weight" not in module._parameters or further - {"weight", "bias"}:
         raise Unreadable(
-            f"its {type(module).__name__} has further weights beside its matrix ({', '.join(further)}): "
-            "merge them into it, or add a family that passes watch.linear the matrix that all of them make"
+            f"its {type(module).__name__} computes its matrix from {', '.join(sorted(further))}: merge them "
+            "into it, or add a family that passes watch.linear the matrix that all of them make"
         )
     with torch.no_grad():
-        if parametrize.is_parametrized(module, "weight"):  # in training, a spectral norm would take a step
-            weight = copy.deepcopy(module.parametrizations["weight"]).eval()()
-        else:
-            for hook in module._forward_pre_hooks.values():  # they set it as an attribute, anew in each pass
-                if isinstance(hook, (WeightNorm, SpectralNorm, BasePruningMethod)):
-                    module = copy.copy(module)
-                    module.training = False
-                    hook(module, ())
-            weight = module.weight
+        # in training, a spectral norm would take a step
+        weight = copy.deepcopy(module.parametrizations["weight"]).eval()() if computed else module.weight
     if isinstance(module, (nn.Conv1d, nn.Conv2d)):
         weight = weight.flatten(1)
     elif is_conv1d(module):
@@ -343,12 +296,12 @@ def _project(weight: Tensor, bias: Tensor | None, source: object) -> Projection:
 
 
 def _values(tensor: Tensor) -> Tensor:
-    """The tensor's values as a plain tensor that needs no gradient, or the reason why there are none."""
+    """The tensor's values as a plain tensor that needs no gradient."""
     if type(tensor) not in (Tensor, nn.Parameter, nn.Buffer) and not isinstance(tensor, DTensor):
         kind = f"{type(tensor).__module__}.{type(tensor).__name__}"
         raise RankriseError(f"A weight is a {kind}, not a plain tensor: dequantise the model first.")
     refuse_quantised(tensor, "A weight")
-    if _reading.get() == "shapes":
+    if _shapes_alone.get():
         return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
     if tensor.is_meta:
         raise RankriseError("A weight is on the meta device, so it has no values: load the checkpoint first.")

@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import read_json
-from rankrise.record.folder import CONFIG
+from rankrise.record.folder import CONFIG, read_tensors
 from rankrise.watch._change import refuse_quantised
 from rankrise.watch._linear import is_conv1d
 
@@ -48,7 +46,7 @@ class StoredAdapter:
         prefix = f"{getattr(model, 'base_model_prefix', '')}."
 
         def own(name: str) -> str:
-            name = name.removeprefix(PREFIX)
+            name = name.removeprefix(PREFIX).replace(".base_layer.", ".")
             others = (name, name.removeprefix(prefix), prefix + name)
             return next((one for one in others if one.rpartition(".")[0] in modules), name)
 
@@ -56,23 +54,16 @@ class StoredAdapter:
         missing = next((name for name in factors if name not in modules), None)
         if missing is not None:
             raise self._of_another_base(f"it changes {missing}, which the base does not have")
-        others = {own(name.replace(".base_layer.", ".")): tensor for name, tensor in self.others.items()}
+        others = {own(name): tensor for name, tensor in self.others.items()}
         transposed = frozenset(name for name in factors if is_conv1d(modules[name]))
         return replace(self, factors=factors, others=others, transposed=transposed)
-
-    def rank_of(self, module: str) -> int | None:
-        """The highest possible rank of the change of a module's weight; None if the adapter replaces it."""
-        if f"{module}.weight" in self.others:
-            return None
-        return self.factors[module][1].shape[0] if module in self.factors else 0
 
     def of(self, name: str, weight: Tensor) -> Tensor:
         """A weight of the base with the adapter applied; in float32 at least where factors change it."""
         module, _, leaf = name.rpartition(".")
-        changes = module in self.factors and leaf == "weight"
         if name in self.others:
             adapted = self.others[name]
-        elif changes:
+        elif module in self.factors and leaf == "weight":
             refuse_quantised(weight, f"{name} in the base")
             left, right = self.factors[module]
             adapted = (left @ right).mT if module in self.transposed else left @ right
@@ -113,23 +104,13 @@ def read_adapter(folder: str | Path) -> StoredAdapter:
             f"{str(folder)!r} holds an adapter {what}: pass plain LoRA, a product of two factors, as PEFT "
             "saves it with path_initial_model_for_weight_conversion."
         )
-    try:
-        tensors = load_file(folder / TENSORS)
-    except SafetensorError as error:
-        raise RankriseError(f"{str(folder / TENSORS)!r} cannot be read ({error}): restore it.") from error
-
+    tensors, _ = read_tensors(folder / TENSORS, "restore it")
     dtype = next((tensor.dtype for name, tensor in tensors.items() if ".lora_A." in name), torch.float32)
+    patterns = (config.get("alpha_pattern") or {}).items()
     factors: dict[str, tuple[Tensor, Tensor]] = {}
     for key in [key for key in tensors if key.endswith(".lora_A.weight")]:
         name = key.removeprefix(PREFIX).removesuffix(".lora_A.weight")
-        right, left = tensors.pop(key), tensors.pop(key.replace(".lora_A.", ".lora_B."), None)
-        if left is None or left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[0]:
-            raise RankriseError(f"{str(folder)!r} holds no two factors for {name}: pass plain LoRA.")
-        for factor in (left, right):
-            refuse_quantised(factor, f"a factor for {name} in {str(folder)!r}")
-            if not factor.float().isfinite().all():
-                raise RankriseError(f"{str(folder)!r} holds factors for {name} that are not finite.")
-        patterns = (config.get("alpha_pattern") or {}).items()
+        right, left = tensors.pop(key), tensors.pop(key.replace(".lora_A.", ".lora_B."))
         fitting = (alpha for pattern, alpha in patterns if re.match(rf"(.*\.)?({pattern})$", name))
         alpha = float(next(fitting, config.get("lora_alpha", 8)))
         scale = alpha / max(right.shape[0], 1) ** (0.5 if config.get("use_rslora") else 1)

@@ -96,9 +96,7 @@ class Opened:
                 whole = f"{name}.{path}".lstrip(".")
                 tensor = tensors.pop(whole, None)
                 if tensor is None:
-                    method = getattr(getattr(self.model, "config", None), "quantization_config", None)
-                    advice = f": its config says that it is quantised ({method}), so dequantise it first"
-                    raise RankriseError(f"{self.name!r} has no tensor for {whole}{advice if method else ''}.")
+                    raise RankriseError(f"{self.name!r} has no tensor for {whole}: restore or dequantise it.")
                 if tensor.is_floating_point() and tensor.shape != parameter.shape:
                     raise RankriseError(
                         f"{whole} has shape {tuple(tensor.shape)} in {self.name!r}, and its config makes it "

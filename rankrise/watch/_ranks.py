@@ -1,6 +1,8 @@
-"""The rank measures: stable, effective and energy rank, and the rank above a threshold.
+"""The rank measures: stable, effective and energy rank. A zero matrix has rank 0 by all of them.
 
-A zero matrix has rank 0 by all of them. All but the stable rank are computed from singular values.
+The stable rank needs only the largest eigenvalue of `A B`, for the Gram matrices A and B of a product's
+factors. On the CPU, where reading the matrices takes the time, it comes from subspace iteration; on an
+accelerator, where launching kernels does, from powers of whole matrices.
 """
 
 import math
@@ -55,14 +57,6 @@ def energy_rank(values: Values, share: float = 0.9) -> Tensor:
     held = divided(values, values.amax(-1, keepdim=True)).double().square().cumsum(-1)
     enough = share * held[..., -1:] * (1 - 4 * torch.finfo(torch.float64).eps)
     return torch.where(values.amax(-1) > 0, (held < enough).sum(-1) + 1, 0)
-
-
-def rank_above(values: Values, threshold: float = 1e-3) -> Tensor:
-    """How many singular values exceed `threshold` times the largest."""
-    if not 0 <= threshold < 1:
-        raise RankriseError(f"threshold is {threshold}: pass a share of the largest value, such as 1e-3.")
-    values = _singular(values)
-    return (values > threshold * values.amax(-1, keepdim=True)).sum(-1)
 
 
 def _singular(values: Values) -> Tensor:
@@ -137,20 +131,14 @@ def _quick_ranks(left: Blocks, right: Blocks) -> tuple[Tensor, Tensor]:
     return divided(energy, largest), sure
 
 
-# ----------------------------------------------------------------------------------------------------------
-# The largest eigenvalue of `A B` for the Gram matrices A and B of a product's factors, which is its
-# squared spectral norm. On the CPU, where reading the matrices takes the time, by subspace iteration; on an
-# accelerator, where launching kernels does, by powers of whole matrices.
-
 # Vectors iterated together: reading the matrices costs the same for a few, and a cluster of as many leading
 # values does no harm.
 BLOCK = 16
 # Degrees of the Chebyshev filter in the first round and in later ones, and the most rounds.
 DEGREE, LATER_DEGREE, ROUNDS = 8, 4, 12
-# How much the first filter lifts the leading vector over those it damps. With more, the rows become parallel
-# within float32's resolution. The filter damps what is below this share of the largest value, or more.
-GROWTH = 100.0
-LOWEST_CUT = 2 / (math.cosh(math.acosh(GROWTH) / DEGREE) + 1)
+# The first filter lifts the leading vector 100 times over those it damps, which are below this share of the
+# largest value or less. With more, the rows become parallel within float32's resolution.
+LOWEST_CUT = 2 / (math.cosh(math.acosh(100.0) / DEGREE) + 1)
 # A smallest Ritz value below this share of the largest: the vectors span the whole range.
 NOTHING = 1e-6
 # Powers are taken 64 at a time, which stays in float64's range; after s such rounds the largest eigenvalue of

@@ -63,12 +63,12 @@ _HARMLESS = re.compile("bias|[Ll]ayer_?[Nn]orm|rotary|rope")
 
 def role(module: nn.Module, pattern: re.Pattern[str]) -> nn.Module | None:
     """The one linear layer of this module whose name fits; None if there is none."""
-    fitting = [
-        name for name, child in module._modules.items() if pattern.fullmatch(name) and is_linear(child)
-    ]
-    if len({module._modules[name] for name in fitting}) > 1:
-        raise Unreadable(f"several of its layers could have the same role: {', '.join(fitting)}")
-    return module._modules[fitting[0]] if fitting else None
+    fitting = {
+        child: name for name, child in module._modules.items() if pattern.fullmatch(name) and is_linear(child)
+    }
+    if len(fitting) > 1:
+        raise Unreadable(f"several of its layers could have the same role: {', '.join(fitting.values())}")
+    return next(iter(fitting), None)
 
 
 def inputs(module: nn.Module) -> tuple[nn.Module, ...] | None:
@@ -86,11 +86,11 @@ def inputs(module: nn.Module) -> tuple[nn.Module, ...] | None:
 def heads_of(module: Any, output: Projection) -> int:
     """How many heads the module, or else its config, says it has."""
     width, size = output.weight.shape[1], number(module, SIZES)
-    heads = configured(module, HEADS) or (width // size if size else None)
-    if heads is None:
-        raise Unreadable(f"it does not say how many heads it has: give it one of {', '.join(HEADS)}")
+    heads = configured(module, HEADS) or (width // size if size else 0)
     if heads < 1 or width % heads:
-        raise Unreadable(f"it says it has {heads} heads, and its output projection takes {width}")
+        raise Unreadable(
+            f"it says it has {heads} heads ({', '.join(HEADS)}), and its output projection takes {width}"
+        )
     return heads
 
 

@@ -92,7 +92,6 @@ def leading_vectors(
     return SingularVectors(vectors, values[..., 0, :], others)
 
 
-# ----------------------------------------------------------------------------------------------------------
 # Chunks of heads [heads, d, r]. A head that holds nan or inf comes out as nan.
 
 
@@ -128,13 +127,13 @@ def difference_values(before: Tensor, after: Tensor) -> Tensor:
         before, after = before.mT, after.mT
     with torch.no_grad(), without_autocast(before.device.type):
         gram = before.new_zeros((1, before.shape[1], before.shape[1]), dtype=torch.float64)
-        for old, new in row_parts(before, after):
+        for old, new in _row_parts(before, after):
             difference = new.double() - old.double()
             gram[0].addmm_(difference.mT, difference)
         return _roots(gram)[0]
 
 
-def row_parts(before: Tensor, after: Tensor) -> list[tuple[Tensor, Tensor]]:
+def _row_parts(before: Tensor, after: Tensor) -> list[tuple[Tensor, Tensor]]:
     """Both matrices in parts of a few rows, so that their difference is never held whole in float64."""
     rows = max(1, STREAM_BYTES // (8 * before.shape[1]))
     return list(zip(before.split(rows), after.split(rows), strict=True))
@@ -157,13 +156,12 @@ def plain_grams(left: Blocks, right: Blocks) -> Tensor:
     heads, size, inner = left[0].shape[0], left[0].shape[-1], len(left) * left[0].shape[-1]
     both = left[0].new_empty((2, heads, inner, inner))
     for factor, gram in zip((left, right), both, strict=True):
-        first, last = factor[0], factor[-1]
-        torch.bmm(first.mT, first, out=gram[:, :size, :size])
+        for row in range(len(factor)):
+            for column in range(row, len(factor)):
+                here = gram[:, row * size : (row + 1) * size, column * size : (column + 1) * size]
+                torch.bmm(factor[row].mT, factor[column], out=here)
         if len(factor) == 2:
-            corner = gram[:, :size, size:]
-            torch.bmm(first.mT, last, out=corner)
-            torch.bmm(last.mT, last, out=gram[:, size:, size:])
-            gram[:, size:, :size] = corner.mT
+            gram[:, size:, :size] = gram[:, :size, size:].mT
     return both
 
 
@@ -244,7 +242,6 @@ def _eigenvalues(squared: Tensor) -> Tensor:
     return torch.linalg.eigvalsh(squared, UPLO="U")  # a fifth faster than "L" with MKL
 
 
-# ----------------------------------------------------------------------------------------------------------
 # A few leading values of large matrices: block Krylov iteration (Musco and Musco, 2015) with full
 # reorthogonalisation.
 
@@ -266,7 +263,7 @@ def leading_values(before: Tensor, after: Tensor, count: int) -> tuple[Tensor, T
     if before.shape[0] < before.shape[1]:
         before, after = before.mT, after.mT
     count = min(count, before.shape[1])
-    parts = row_parts(before, after)
+    parts = _row_parts(before, after)
     norm = torch.stack([torch.linalg.vector_norm(new.double() - old.double()) for old, new in parts]).norm()
     if not norm.isfinite() or norm == 0:
         return (norm * 0).expand(count), norm

@@ -104,7 +104,7 @@ class RankTracker:
         self._on = self._closed = False
         if check is not None:
             proof = check_heads(model, check)
-            if proof.limits or not proof.proved:
+            if not proof.proved:
                 warnings.warn(f"Heads of the tracked model: {proof}", stacklevel=2)
         self._units = find_units(model, products, layers, heads, matrices)
         if _rank() != 0:

@@ -14,7 +14,7 @@ from rankrise.record.folder import tensor_name
 from rankrise.watch._ceilings import PRODUCTS, adapter_ceilings
 from rankrise.watch._heads import heads as heads_of
 from rankrise.watch._heads import recognise, unwrap
-from rankrise.watch._linear import is_linear, linear, plain_name, read_as
+from rankrise.watch._linear import is_linear, linear, plain_name, shapes_alone
 
 Tensors = dict[str, Tensor]
 Layers = int | str | Iterable[int | str] | None
@@ -140,7 +140,7 @@ def _layers(
     for index, (name, module) in enumerate(zip(names, found._modules, strict=True)):
         if layers is not None and not any(fits(asked, index, name) for asked in layers):
             continue
-        with read_as("shapes"):
+        with shapes_alone():
             attention = recognise(module)
         assert attention is not None
         count = attention.query.blocks
@@ -203,7 +203,7 @@ def _matrices(model: nn.Module, patterns: Sequence[str]) -> Iterator[Unit]:
             if fitting and (whole or _as_matrix(module, parameter) is not None):
                 missing -= fitting
                 read = partial(_read_matrix, parameter=None if whole else parameter)
-                with read_as("shapes"):
+                with shapes_alone():
                     shape = list(read(module)["matrix"].shape)
                 yield Unit(name, path, module, read, about={"name": name, "shape": shape})
     if missing:
