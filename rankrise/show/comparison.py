@@ -20,10 +20,9 @@ ROWS_SHOWN = 48
 LEFT = ("layer", "matrix")
 LEGEND = (
     "change: size of the change over that of the weights before. stable, effective: ranks of the change. "
-    "90%, 95%, 99%: how many singular values hold that share of its energy. >: how many exceed that fraction "
-    "of the largest, of as many as there can be (in a head up to twice its size, since the change is a "
-    "difference of two products; by an adapter up to the ranks of both factors together). Layers and heads "
-    "are counted from 1."
+    "90%, 95%, 99%: how many singular values hold that share of its energy, of as many as there can be (in a "
+    "head up to twice its size, since the change is a difference of two products). Layers and heads are "
+    "counted from 1."
 )
 MEANS = "Numbers are means over heads; ±: standard deviation of the stable rank over heads."
 OVERLAP_LEGEND = (
@@ -70,8 +69,7 @@ def _tables(comparison: ModelComparison, each: bool) -> list[Fitting]:
         number = _own_numbers(row.layer) if row.head is None else numbers[row.layer]
         line = number, row.matrix, row.head if each else None
         kinds.setdefault(re.sub(r"\d+", "*", row.layer), {}).setdefault(line, []).append(row)
-    above = f">{comparison.threshold:g}"
-    titles = (*LEFT, "head", "change", "stable", "±", "effective", "90%", "95%", "99%", above, "of")
+    titles = (*LEFT, "head", "change", "stable", "±", "effective", "90%", "95%", "99%", "of")
     tables = []
     for kind, lines in kinds.items():
         cells = [(number, matrix, *_cells(rows)) for (number, matrix, _), rows in lines.items()]
@@ -84,7 +82,7 @@ def _cells(rows: list[MatrixChange]) -> list[str]:
     heads = sorted({row.head + 1 for row in rows if row.head is not None})
     spread = f"{pstdev(row.stable_rank for row in rows):.2f}" if len(rows) > 1 else ""
     spellings = {"relative_change": ".1e", "stable_rank": ".2f", "effective_rank": ".2f"}
-    spellings |= dict.fromkeys(("energy_rank_90", "energy_rank_95", "energy_rank_99", "rank_above"), ".3g")
+    spellings |= dict.fromkeys(("energy_rank_90", "energy_rank_95", "energy_rank_99"), ".3g")
     means = [format(fmean(getattr(row, name) for row in rows), form) for name, form in spellings.items()]
     first_and_last = "-".join(map(str, heads[:1] + heads[1:][-1:]))
     return [first_and_last, *means[:2], spread, *means[2:], str(rows[0].full_rank)]

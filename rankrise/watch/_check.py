@@ -14,13 +14,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from torch.nn.utils import vector_to_parameters
 from torch.utils._pytree import tree_map_only
 
 from rankrise.foundations.errors import RankriseError, first_line
 from rankrise.watch._families import ROLES
 from rankrise.watch._heads import (
-    family_template,
     find_attention,
     none_read,
     recognised,
@@ -107,8 +106,7 @@ def check(model: nn.Module, batch: Batch) -> LayoutCheck:
             if not works_as_known(module):
                 raise RankriseError(
                     f"{names[module]} ({type(module).__name__}) is not read as its forward pass works: "
-                    f"{refuted}. Add a family for it, as docs/heads.md#your-own-module shows; or, if its "
-                    f"heads are no products of weights, track its matrices instead.{family_template(module)}"
+                    f"{refuted}. Add a family for it, as docs/heads.md#your-own-module shows."
                 ) from None
             reason = f"{refuted}, or what its notes name acts between"  # the layout is the library's own
         except Unprovable as unprovable:

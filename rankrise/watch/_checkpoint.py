@@ -120,7 +120,9 @@ def weight_files(path: Path) -> list[Path]:
         if found:
             advice = f", and has {', '.join(file.name for file in found)}: give the path of one"
         elif (path / ADAPTER_CONFIG).exists():
-            advice = ", and holds a PEFT adapter alone: pass it beside its base, as in heads(base, adapter=...)"
+            advice = (
+                ", and holds a PEFT adapter alone: pass it beside its base, as in heads(base, adapter=...)"
+            )
         raise RankriseError(f"{str(path)!r} lacks *.safetensors or pytorch_model.bin{advice}.")
     return found
 

@@ -24,10 +24,9 @@ from rankrise.record.folder import (
     tensor_name,
     verified_step,
 )
-from rankrise.watch._ceilings import PRODUCTS
 from rankrise.watch._change import Change, change
 from rankrise.watch._checkpoint import Checkpoint
-from rankrise.watch._families import ROLES
+from rankrise.watch._families import PRODUCTS, ROLES
 from rankrise.watch._heads import Layers, heads, unwrap
 from rankrise.watch._lora import is_adapter_folder, read_adapter
 from rankrise.watch._pretrained import open_weights
@@ -204,25 +203,24 @@ def _row(layer: str, matrix: str, head: int | None, values: Tensor, norm: float)
 def _matrices(before: Source, after: Source) -> dict[str, Callable[[], tuple[Tensor, Tensor]]]:
     """Readers by name of every weight with two or more axes, before and after."""
     old = _stored(before)
-    if not is_adapter_folder(after):
-        new = _stored(after)
-        _refuse_different("weight matrix", old, new)
-        return {name: partial(lambda name: (old[name](), new[name]()), name) for name in old}
-    adapted = read_adapter(str(after)).on(open_weights(str(before)).model)
-    unknown = next((module for module in adapted.factors if f"{module}.weight" not in old), None)
-    if unknown is not None:
-        raise RankriseError(
-            f"{str(before)!r} stores {unknown}.weight under another name, so matrices as they are stored "
-            "cannot be compared with an adapter's: leave out all_matrices."
-        )
-    return {name: partial(lambda name: (old[name](), adapted.of(name, old[name]())), name) for name in old}
+    if is_adapter_folder(after):
+        adapted = read_adapter(str(after)).on(open_weights(str(before)).model)
+        for module in adapted.factors:
+            if f"{module}.weight" not in old:
+                raise _different(f"{module}.weight is stored under another name", "it is adapted")
+        return {
+            name: partial(lambda name: (old[name](), adapted.of(name, old[name]())), name) for name in old
+        }
+    new = _stored(after)
+    _refuse_different("weight matrix", old, new)
+    return {name: partial(lambda name: (old[name](), new[name]()), name) for name in old}
 
 
 def _stored(source: Source) -> dict[str, Callable[[], Tensor]]:
     """Readers by name of every stored weight with two or more axes."""
     if _is_run(source):
         raise RankriseError(
-            f"{source} holds the initial weights of tracked heads alone: pass a checkpoint of its beginning."
+            f"{source} holds tracked heads alone: leave out all_matrices, or pass a checkpoint."
         )
     if isinstance(source, nn.Module):
         named = unwrap(source).named_parameters()

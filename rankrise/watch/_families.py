@@ -25,6 +25,8 @@ from rankrise.watch._linear import (
 )
 
 ROLES = ("query", "key", "value", "output")
+PRODUCTS = {"KQ": ("key", "query"), "VO": ("value", "output")}
+"""The left and the right factor of each product of a head."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,9 +170,7 @@ def latent(module: Any) -> Attention | None:
 
     A key has a fraction of its own and one, turned by rotary positions, that all heads share.
     """
-    needs = ("kv_a_proj_with_mqa", "kv_a_layernorm", "kv_b_proj", "o_proj", "num_heads", "kv_lora_rank")
-    needs += ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-    if any(getattr(module, name, None) is None for name in needs):
+    if any(getattr(module, name, None) is None for name in ("kv_a_proj_with_mqa", "kv_b_proj", "v_head_dim")):
         return None
     heads, own, turned = module.num_heads, module.qk_nope_head_dim, module.qk_rope_head_dim
     down, shared = linear(module.kv_a_proj_with_mqa).split(module.kv_lora_rank, turned)
@@ -224,9 +224,9 @@ def standard(module: Any) -> Attention | None:
     else:
         query, key, value = first, linear(inputs[1]), linear(inputs[2], value_bias)
         groups = key.width // query.cut(heads).width
-    size = roles.number(holder, roles.SIZES)
-    if size is not None and query.width != heads * size:
-        raise Unreadable(f"it has {heads} heads of size {size}, and a query projection of width {query.width}")
+    width = heads * (roles.number(holder, roles.SIZES) or query.width // heads)
+    if query.width != width:
+        raise Unreadable(f"it has {heads} heads that take {width}, and a query projection of {query.width}")
     return Attention(
         query.cut(heads),
         key.cut(groups),

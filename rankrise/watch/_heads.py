@@ -2,11 +2,11 @@
 
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -95,7 +95,7 @@ class Layer:
 
 
 @dataclass(frozen=True, eq=False)
-class Layers(Sequence[Layer]):
+class Layers:
     """The attention layers of a model. Each is read when it is asked for; none is kept."""
 
     names: tuple[str, ...]
@@ -110,13 +110,10 @@ class Layers(Sequence[Layer]):
             notes = dict.fromkeys(note for module in self._modules for note in recognised(module).notes)
         return f"Layers({'; '.join([', '.join(self.names), *notes])})"
 
-    @overload
-    def __getitem__(self, index: int) -> Layer: ...
-    @overload
-    def __getitem__(self, index: slice) -> "Layers": ...
-    def __getitem__(self, index: int | slice) -> "Layer | Layers":
-        if isinstance(index, slice):
-            return Layers(self.names[index], self._modules[index], self._opened)
+    def __iter__(self) -> Iterator[Layer]:
+        return (self[index] for index in range(len(self)))
+
+    def __getitem__(self, index: int) -> Layer:
         name, module = self.names[index], self._modules[index]
         with naming(name), self._opened.loaded(module, name) if self._opened else nullcontext():
             return Layer.of(name, recognised(module))
@@ -190,33 +187,11 @@ def unwrap(model: Any) -> nn.Module:
 
 def none_read(model: nn.Module) -> RankriseError:
     """The error for a model of which no layer can be read."""
-    _, reasons = find_attention(model)
-    template = family_template(model.get_submodule(next(iter(reasons)))) if reasons else ""
     return RankriseError(
         f"No attention head of {type(model).__name__} can be read; modules that look like attention: "
-        f"{_listed(model, reasons) or 'none'}. Add a family for your own module, as "
-        f"docs/heads.md#your-own-module shows, and prove it with watch.check(model, batch).{template}"
+        f"{_listed(model, find_attention(model)[1]) or 'none'}. Add a family for your own module, as "
+        "docs/heads.md#your-own-module shows, and prove it with watch.check(model, batch)."
     )
-
-
-_TEMPLATE = """
-
-@watch.add_family
-def mine(module):
-    if type(module).__name__ == "{kind}":
-        query, key, value = (watch.linear(part).cut({heads}) for part in ({inputs}))
-        # or, from one layer, per head [q, k, v]: watch.linear(...).cut({heads}).split(3)
-        return watch.Attention(query, key, value, watch.linear(module.{output}))
-"""
-
-
-def family_template(module: nn.Module) -> str:
-    """Code of a family to start from, with the names of the module's own linear layers."""
-    layers = [name for name, child in module.named_children() if is_linear(child)] or ["..."]
-    output = next(filter(roles.OUTPUT.fullmatch, layers), layers[-1])
-    inputs = ", ".join(f"module.{name}" for name in layers if name != output)
-    heads = next((f"module.{name}" for name in roles.HEADS if roles.number(module, (name,))), "HEADS")
-    return _TEMPLATE.format(kind=type(module).__name__, heads=heads, inputs=inputs, output=output)
 
 
 def _listed(model: nn.Module, reasons: dict[str, str]) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from functools import reduce
 from typing import Any
 
 import torch
@@ -67,42 +66,23 @@ class Projection:
     def width(self) -> int:
         return self.weight.shape[-1]
 
-    def cut(self, parts: int, interleaved: bool = False) -> "Projection":
-        """Cut every block into `parts` blocks of equal width. `interleaved` deals the columns out in turn, as
-        `view(..., size, parts)` does.
-
-        >>> [list(block[0]) for block in Projection(torch.arange(4.0)[None, None]).cut(2, True).weight]
-        [[tensor(0.), tensor(2.)], [tensor(1.), tensor(3.)]]
-        """
+    def cut(self, parts: int) -> "Projection":
+        """Cut every block into `parts` blocks of equal width."""
         if parts < 1 or self.width % parts:
             raise Unreadable(f"its projection of width {self.width} cannot be cut into {parts} equal parts")
-
-        def apart(columns: Tensor) -> Tensor:
-            """[..., width] as [..., parts, width / parts]."""
-            dealt = columns.unflatten(-1, (-1, parts) if interleaved else (parts, -1))
-            return dealt.mT if interleaved else dealt
-
-        weight = apart(self.weight).transpose(1, 2).flatten(0, 1)
-        bias = None if self.bias is None else apart(self.bias).flatten(0, 1)
+        weight = self.weight.unflatten(-1, (parts, -1)).transpose(1, 2).flatten(0, 1)
+        bias = None if self.bias is None else self.bias.unflatten(-1, (parts, -1)).flatten(0, 1)
         return replace(self, weight=weight, bias=bias)
 
-    def split(self, *widths: int, interleaved: bool = False) -> tuple["Projection", ...]:
-        """Split every block along its width: into these widths, or into one number of equal parts.
-        `interleaved` deals the columns out in turn, as `view(..., size, parts)` does."""
+    def split(self, *widths: int) -> tuple["Projection", ...]:
+        """Split every block along its width: into these widths, or into one number of equal parts."""
         if len(widths) == 1:
             widths = (self.width // widths[0],) * widths[0]
         if sum(widths) != self.width or min(widths) < 1:
             raise Unreadable(f"its projection of width {self.width} cannot be split into widths {widths}")
-        if interleaved:
-            columns: list[Any] = [slice(first, None, len(widths)) for first in range(len(widths))]
-            weights = [self.weight[..., one] for one in columns]
-            biases = [None if self.bias is None else self.bias[..., one] for one in columns]
-        else:
-            weights = list(self.weight.split(widths, -1))
-            biases = [None] * len(widths) if self.bias is None else list(self.bias.split(widths, -1))
-        return tuple(
-            replace(self, weight=weight, bias=bias) for weight, bias in zip(weights, biases, strict=True)
-        )
+        biases = [None] * len(widths) if self.bias is None else self.bias.split(widths, -1)
+        parts = zip(self.weight.split(widths, -1), biases, strict=True)
+        return tuple(replace(self, weight=weight, bias=bias) for weight, bias in parts)
 
     def then(self, second: "Projection", scale: Tensor | None = None) -> "Projection":
         """Compose: this map of one block, an elementwise `scale` (the weights of a norm), then `second`.
@@ -145,20 +125,15 @@ class Projection:
             bias = torch.cat([own.to(weight), other.to(weight).expand(self.blocks, -1)], -1)
         return Projection(weight, bias, (*self.layers, *shared.layers))
 
-    def from_interleaved(self, heads: int) -> "Projection":
-        """Sort the inputs of an output projection that takes the heads' columns dealt out in turn, as after
-        `flatten` of (..., size, heads)."""
-        return replace(self, weight=self.weight.mT.unflatten(-1, (-1, heads)).mT.flatten(-2).mT)
-
 
 def linear(source: nn.Module | Tensor, bias: Tensor | None = None) -> Projection:
     """Read a linear layer, or a bare weight in `nn.Linear`'s (out, in) layout, as a projection of one block.
 
     Reads `nn.Linear`, transformers' `Conv1D` (whose weight is transposed), convolutions of kernel size 1, and
     any of these inside a PEFT adapter (merged into a copy), `torch.compile`, activation checkpointing or a
-    `Sequential` with dropout. Several in a `Sequential` are multiplied. Weights that a parametrization
-    computes are computed anew. `DTensor`s are gathered. Weights without readable values are refused:
-    quantised ones, shards of ZeRO-3 and FSDP1, meta tensors. `bias` is for one kept elsewhere.
+    `Sequential` with dropout. Weights that a parametrization computes are computed anew. `DTensor`s are
+    gathered. Weights without readable values are refused: quantised ones, shards of ZeRO-3 and FSDP1, meta
+    tensors. `bias` is for one kept elsewhere.
 
     >>> layer = nn.Linear(5, 6)
     >>> torch.equal(linear(layer).weight[0], layer.weight.T)
@@ -166,11 +141,25 @@ def linear(source: nn.Module | Tensor, bias: Tensor | None = None) -> Projection
     """
     if isinstance(source, Tensor):
         return _project(source, bias, source)
-    layers = in_a_row(source)
-    if not layers:
+    layer = _inside(source)
+    if layer is None:
         raise Unreadable(f"{type(source).__name__} is not a linear layer that is known here")
-    read = [_one_layer(layer, bias if layer is layers[-1] else None) for layer in layers]
-    return reduce(Projection.then, read)
+    module: Any = merged_adapter(layer) if is_adapter(layer) else layer
+    computed = parametrize.is_parametrized(module, "weight")
+    further = {name for name, _ in module.named_parameters() if not name.startswith("parametrizations.")}
+    if (not computed and "weight" not in module._parameters) or further - {"weight", "bias"}:
+        raise Unreadable(
+            f"its {type(module).__name__} computes its matrix from {', '.join(sorted(further))}: merge them "
+            "into it, or add a family that passes watch.linear the matrix that all of them make"
+        )
+    with torch.no_grad():
+        # in training, a spectral norm would take a step
+        weight = copy.deepcopy(module.parametrizations["weight"]).eval()() if computed else module.weight
+    if isinstance(module, (nn.Conv1d, nn.Conv2d)):
+        weight = weight.flatten(1)
+    elif is_conv1d(module):
+        weight = weight.T
+    return _project(weight, module.bias if bias is None else bias, layer)
 
 
 def is_linear(module: object) -> bool:
@@ -179,26 +168,24 @@ def is_linear(module: object) -> bool:
     >>> is_linear(nn.Sequential(nn.Linear(2, 2), nn.Dropout())), is_linear(nn.LayerNorm(2))
     (True, False)
     """
-    return bool(in_a_row(module))
+    return _inside(module) is not None
 
 
-def in_a_row(module: object) -> tuple[nn.Module, ...]:
-    """The linear layers that a module applies one after another, without their wrappers; else ()."""
+def _inside(module: object) -> nn.Module | None:
+    """The linear layer, or PEFT's layer around it, inside wrappers and beside dropout."""
     if not isinstance(module, nn.Module):
-        return ()
+        return None
     wrapped = next((module._modules[name] for name in _WRAPPERS if name in module._modules), None)
     if wrapped is not None:
-        return in_a_row(wrapped)
+        return _inside(wrapped)
     if is_adapter(module):
-        return (module,) if len(in_a_row(module._modules["base_layer"])) == 1 else ()
-    if isinstance(module, (nn.Sequential, nn.ModuleList)):
-        rest = [in_a_row(child) for child in module if not isinstance(child, (nn.Dropout, nn.Identity))]
-        alone = isinstance(module, nn.ModuleList) and len(rest) == 1
-        one_by_one = alone or used_forward(module) is nn.Sequential.forward
-        return sum(rest, ()) if one_by_one and all(rest) else ()
+        return module if _inside(module._modules["base_layer"]) is not None else None
+    if isinstance(module, nn.ModuleList) or used_forward(module) is nn.Sequential.forward:
+        rest = [one for one in module.children() if not isinstance(one, (nn.Dropout, nn.Identity))]
+        return _inside(rest[0]) if len(rest) == 1 else None
     if isinstance(module, (nn.Conv1d, nn.Conv2d)):
-        return (module,) if set(module.kernel_size) == {1} and module.groups == 1 else ()
-    return (module,) if isinstance(module, nn.Linear) or is_conv1d(module) else ()
+        return module if set(module.kernel_size) == {1} and module.groups == 1 else None
+    return module if isinstance(module, nn.Linear) or is_conv1d(module) else None
 
 
 def is_conv1d(module: nn.Module) -> bool:
@@ -253,7 +240,7 @@ def merged_adapter(adapter: Any) -> nn.Module:
 
     Merging in half precision would round away exactly the small change that is to be measured.
     """
-    base: Any = in_a_row(adapter.base_layer)[0]
+    base: Any = _inside(adapter.base_layer)
     if _shapes_alone.get() or adapter.disable_adapters or adapter.merged:
         return base
     _values(base.weight)  # refuses quantised ones, which PEFT would merge
@@ -263,26 +250,6 @@ def merged_adapter(adapter: Any) -> nn.Module:
     with torch.no_grad():
         adapter.merge()
     return adapter.get_base_layer()
-
-
-def _one_layer(layer: nn.Module, bias: Tensor | None) -> Projection:
-    """Read the weight as the next forward pass will use it, also where it is computed from other tensors."""
-    module: Any = merged_adapter(layer) if is_adapter(layer) else layer
-    computed = parametrize.is_parametrized(module, "weight")
-    further = {name for name, _ in module.named_parameters() if not name.startswith("parametrizations.")}
-    if not computed and "weight" not in module._parameters or further - {"weight", "bias"}:
-        raise Unreadable(
-            f"its {type(module).__name__} computes its matrix from {', '.join(sorted(further))}: merge them "
-            "into it, or add a family that passes watch.linear the matrix that all of them make"
-        )
-    with torch.no_grad():
-        # in training, a spectral norm would take a step
-        weight = copy.deepcopy(module.parametrizations["weight"]).eval()() if computed else module.weight
-    if isinstance(module, (nn.Conv1d, nn.Conv2d)):
-        weight = weight.flatten(1)
-    elif is_conv1d(module):
-        weight = weight.T
-    return _project(weight, module.bias if bias is None else bias, layer)
 
 
 def _project(weight: Tensor, bias: Tensor | None, source: object) -> Projection:

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from rankrise.record.run import ENERGY_SHARES, Kind
 from rankrise.watch._batches import CHUNK_BYTES, in_parallel, without_autocast
-from rankrise.watch._ceilings import PRODUCTS
 from rankrise.watch._change import divided
+from rankrise.watch._families import PRODUCTS
 from rankrise.watch._ranks import effective_rank, energy_rank
 from rankrise.watch._rounding import Noise, Stored, as_stored, matrix_noise, product_noise
 from rankrise.watch._spectra import (

@@ -22,10 +22,11 @@ from rankrise.foundations.provenance import now
 from rankrise.record.folder import RUN, Record, spectra_path
 from rankrise.record.lock import Lock
 from rankrise.watch._begin import begin
-from rankrise.watch._ceilings import PRODUCTS, adapter_of
 from rankrise.watch._check import Batch
 from rankrise.watch._check import check as check_heads
+from rankrise.watch._families import PRODUCTS
 from rankrise.watch._heads import unwrap
+from rankrise.watch._lora import adapter_of
 from rankrise.watch._measure import (
     DIGITS,
     UnitChange,

@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.record.folder import tensor_name
-from rankrise.watch._ceilings import PRODUCTS, adapter_ceilings
+from rankrise.watch._families import PRODUCTS
 from rankrise.watch._heads import heads as heads_of
 from rankrise.watch._heads import recognise, unwrap
 from rankrise.watch._linear import is_linear, linear, plain_name, shapes_alone
@@ -161,8 +161,6 @@ def _layers(
             "d_head": attention.query.width,
             "notes": list(dict.fromkeys(attention.notes)),
         }
-        if ceilings := adapter_ceilings(attention):
-            about["ceilings"] = ceilings
         read = partial(_read_layer, rows=rows)
         yield Unit(name, paths[module], module, read, roles, chosen, group, about)
 

@@ -83,7 +83,8 @@ def prove(model: nn.Module, run: Callable[[nn.Module], object], expected: int) -
         queries, keys, values = inputs[0], inputs[1 % len(inputs)], inputs[min(2, len(inputs) - 1)]
         compare(layer, (queries, keys, values), logits, weights, tokens(calls[-1][1]))
     checked = watch.check(model, run)
-    assert checked.proved, checked
+    composed = any("bottleneck" in note for layer in layers for note in layer.notes)
+    assert checked.proved != composed, checked
 
 
 def compare(

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.nn.utils import parametrizations, prune
+from torch.nn.utils import parametrizations
 
 from rankrise.watch import Attention, linear
 
@@ -43,25 +43,6 @@ class Separate(nn.Module):
     def family(self):
         inputs = (linear(one).cut(HEADS) for one in (self.q_proj, self.k_proj, self.v_proj))
         return Attention(*inputs, linear(self.o_proj))
-
-
-class HeadsInterleaved(Separate):
-    def parts(self, x):
-        layers = (self.q_proj, self.k_proj, self.v_proj)
-        return [one(x).unflatten(-1, (SIZE, HEADS)).permute(0, 3, 1, 2) for one in layers]
-
-    def family(self):
-        layers = (self.q_proj, self.k_proj, self.v_proj)
-        return Attention(*(linear(one).cut(HEADS, interleaved=True) for one in layers), linear(self.o_proj))
-
-
-class OutputInterleaved(Separate):
-    def forward(self, x):
-        return self.o_proj(attend(*self.parts(x)).unflatten(-1, (HEADS, SIZE)).mT.flatten(2))
-
-    def family(self):
-        plain = super().family()
-        return Attention(plain.query, plain.key, plain.value, linear(self.o_proj).from_interleaved(HEADS))
 
 
 class QueryAndKeyExchanged(Separate):
@@ -108,18 +89,12 @@ class Fused(nn.Module):
 
     def family(self):
         if self.axes == "3hd":
-            parts = (part.cut(HEADS) for part in linear(self.qkv).split(3))
-        else:
-            parts = linear(self.qkv).cut(HEADS).split(3, interleaved=self.axes == "hd3")
-        return Attention(*parts, linear(self.proj))
+            return Attention(*(part.cut(HEADS) for part in linear(self.qkv).split(3)), linear(self.proj))
+        return Attention(*linear(self.qkv).cut(HEADS).split(3), linear(self.proj))
 
 
 class FusedByHead(Fused):
     axes = "h3d"
-
-
-class FusedDealtOut(Fused):
-    axes = "hd3"
 
 
 class EinsumAttention(nn.Module):
@@ -165,22 +140,6 @@ class Parametrised(Separate):
     def change(self):
         parametrizations.weight_norm(self.q_proj)
         parametrizations.orthogonal(self.k_proj)
-
-
-class Pruned(Separate):
-    """The weight that a hook keeps as an attribute is the one of the last forward pass."""
-
-    def change(self):
-        prune.l1_unstructured(self.q_proj, "weight", 0.5)
-        with torch.no_grad():
-            self.q_proj.weight_orig.mul_(torch.randn(INSIDE, WIDTH))
-
-
-class InARow(Separate):
-    """Two layers and dropout, multiplied."""
-
-    def change(self):
-        self.q_proj = nn.Sequential(layer(WIDTH, 3), nn.Dropout(0.1), layer(3, INSIDE))
 
 
 class TurnedLinear(nn.Linear):
@@ -252,10 +211,11 @@ class SharedKeyPart(Separate):
 
 
 PLAIN = [
-    *(Separate, HeadsInterleaved, OutputInterleaved, QueryAndKeyExchanged, SharedByDistantHeads),
-    *(Fused, FusedByHead, FusedDealtOut, EinsumAttention, ListOfHeads, Parametrised, Pruned, InARow),
-    *(OfTurnedLayers, FromLatent, SharedKeyPart),
+    *(Separate, QueryAndKeyExchanged, SharedByDistantHeads, Fused, FusedByHead, EinsumAttention, ListOfHeads),
+    *(OfTurnedLayers, Parametrised, FromLatent, FromNormedLatent, SharedKeyPart),
 ]
+UNPROVED = (Parametrised, FromLatent, FromNormedLatent, SharedKeyPart)
+"""Read rightly by their family, and with heads computed from several weights, which cannot be tried apart."""
 
 # Heads that are no products of weights
 
@@ -290,8 +250,6 @@ class OutputSkipped(Separate):
 
 REFUTED = [OfSigns, TalkingHeads, OutputSkipped]
 
-# Read rightly, and not all there is
-
 
 class UnnamedNorm(Separate):
     """Queries and keys of length 1, by a function that no name shows."""
@@ -307,14 +265,3 @@ class Gated(Separate):
 
     def forward(self, x):
         return self.o_proj(attend(*self.parts(x)) * self.gate(x).sigmoid())
-
-
-class NormFirst(Separate):
-    def change(self):
-        self.norm = nn.LayerNorm(WIDTH)
-
-    def forward(self, x):
-        return super().forward(self.norm(x))
-
-
-LIMITED = {UnnamedNorm: "plain product", Gated: "gate", NormFirst: "norm"}

@@ -77,11 +77,6 @@ def test_folder(tmp_path, family, auto, shard):
     assert_same(watch.heads(tmp_path), watch.heads(model))
 
 
-def test_file(saved):
-    model, folder = saved
-    assert_same(watch.heads(str(folder / "model.safetensors")), watch.heads(model))
-
-
 @pytest.mark.parametrize(
     ("wrapped", "prefix"), [("", ""), ("state_dict", "module."), ("model", "_orig_mod.module.")]
 )
@@ -93,10 +88,9 @@ def test_pickled_weights(saved, wrapped, prefix):
     assert_same(watch.heads(folder), watch.heads(model))
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2"])
 @pytest.mark.parametrize("table", [True, False])
-def test_a_checkpoint_of_the_bare_model_for_a_model_with_a_head(tmp_path, monkeypatch, family, table):
-    model = tiny(family)
+def test_a_checkpoint_of_the_bare_model_for_a_model_with_a_head(tmp_path, monkeypatch, table):
+    model = tiny("gpt2")
     model.save_pretrained(tmp_path / "whole")
     model.base_model.save_pretrained(tmp_path / "bare")  # as the published gpt2
     (tmp_path / "bare" / "config.json").write_bytes((tmp_path / "whole" / "config.json").read_bytes())
@@ -106,13 +100,7 @@ def test_a_checkpoint_of_the_bare_model_for_a_model_with_a_head(tmp_path, monkey
         assert_same(watch.heads(tmp_path / folder), watch.heads(model))
 
 
-def test_half_precision_is_kept(saved):
-    _, folder = saved
-    state(lambda name, tensor: (name, tensor.bfloat16()))(folder)
-    assert watch.heads(folder)[0].query.dtype == torch.bfloat16
-
-
-@pytest.mark.parametrize("family", ["vit", "dinov2", "deit"])
+@pytest.mark.parametrize("family", ["vit", "dinov2"])
 def test_both_namings_of_vision_transformers(tmp_path, family):
     model = tiny(family, AutoModel, image_size=16, patch_size=8)
     model.save_pretrained(tmp_path)
@@ -169,28 +157,6 @@ def test_only_one_layer_is_in_memory(saved, monkeypatch):
         assert not any(tensor() is not None for tensor in alive), name
 
 
-def test_names_shapes_and_values(saved):
-    model, folder = saved
-    checkpoint = Checkpoint.open(folder)
-    state = model.state_dict()
-    assert list(checkpoint.names) == sorted(load_file(folder / "model.safetensors"))
-    for name in checkpoint.names:
-        assert checkpoint.shape(name) == tuple(state[name].shape)
-        assert torch.equal(checkpoint.read(name), state[name])
-
-
-def test_a_whole_file_goes_before_shards_as_in_transformers(tmp_path):
-    """A model that was saved again into its folder, in other shards, leaves both."""
-    old, new = tiny(), tiny()
-    with torch.no_grad():
-        new.model.layers[0].self_attn.q_proj.weight.add_(1.0)
-    old.save_pretrained(tmp_path / "old", max_shard_size="20KB")
-    new.save_pretrained(tmp_path / "both")
-    for path in (tmp_path / "old").glob("model*"):
-        path.rename(tmp_path / "both" / path.name)
-    assert_same(watch.heads(tmp_path / "both"), watch.heads(new))
-
-
 # Ordinary mistakes: each gets an error that names the culprit.
 
 
@@ -203,15 +169,6 @@ def missing_shard(folder):
     (folder / "model.safetensors").unlink()
     tiny().save_pretrained(folder, max_shard_size="20KB")
     next(folder.glob("model-00002*")).unlink()
-
-
-def pickles(*names):
-    def change(folder):
-        (folder / "model.safetensors").unlink()
-        for name in names:
-            torch.save({"w": torch.ones(1)} if len(names) > 1 else {"step": 3}, folder / name)
-
-    return change
 
 
 def adapter_alone(folder):
@@ -231,14 +188,11 @@ def folder_of_checkpoints(folder):
     [
         (lambda folder: (folder / "config.json").unlink(), "config.json"),
         (config(model_type=None), "model_type"),
-        (config(model_type="nothing-known"), "nothing-known"),
         (config(hidden_size=32), "model.layers.0.self_attn.q_proj.weight"),
         (state(lambda name, tensor: (name.replace("0.self_attn.k", "0.lost"), tensor)), "self_attn.k_proj"),
         (state(lambda name, tensor: (name, tensor.to(torch.float8_e4m3fn))), "float8_e4m3fn"),
         (truncated, "model.safetensors"),
         (missing_shard, "model-00002-of-"),
-        (pickles("model.pt"), "model.pt"),
-        (pickles("a.pt", "b.pt"), "a.pt, b.pt"),
         (adapter_alone, "adapter"),
         (folder_of_checkpoints, "step-10"),
     ],
@@ -250,7 +204,7 @@ def test_ordinary_mistakes(saved, mistake, named):
         watch.heads(folder)[0]
 
 
-@pytest.mark.parametrize("source", ["no.safetensors", "./not/here", "~nobody/x", "rankrise/no-such-model"])
+@pytest.mark.parametrize("source", ["./not/here", "~nobody/x", "rankrise/no-such-model"])
 def test_a_path_that_does_not_exist(monkeypatch, source):
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(RankriseError, match=source):
@@ -279,7 +233,6 @@ def no_network(monkeypatch):
         ({"text_config": {"model_type": "dpt", "backbone": "someone/model"}}, "backbone"),
         ({"transformers_weights": "../../weights.safetensors"}, "transformers_weights"),
         ({"model_type": "timm_wrapper", "architecture": "local-dir:/tmp/other"}, "architecture"),
-        ({"model_type": "timm_wrapper", "model_args": {"pretrained": True}}, "pretrained"),
         ({"model_args": {"checkpoint_path": "/etc/passwd"}}, "checkpoint_path"),
     ],
 )
@@ -295,8 +248,7 @@ def test_what_reaches_further_is_refused(saved, no_network, changes, named):
     [
         {"auto_map": {"AutoConfig": "someone/code--config.Config", "AutoModel": "someone/code--model.Model"}},
         {"_attn_implementation": "someone/kernel"},
-        {"attn_implementation": {"text_config": "someone/kernel@v1:f"}},
-        {"experts_implementation": "someone/kernel"},
+        {"experts_implementation": {"text_config": "someone/kernel@v1:f"}},
     ],
 )
 def test_code_and_kernels_are_ignored(saved, no_network, changes):

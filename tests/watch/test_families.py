@@ -269,17 +269,12 @@ def test_xlnet():
     torch.testing.assert_close(torch.einsum("ind,nhd->ih", mixed, layer.output), expected)
 
 
-SWINV2 = {"embed_dim": 24, "depths": [1], "num_attention_heads": ..., "num_heads": [4], "head_dim": ...}
 RELATIVE = {"relative_attention": True, "pos_att_type": ["c2p"], "share_att_key": False}
 
 
 MARKS = [
     ("bert", {}, []),
-    ("gpt2", {"n_embd": 24}, []),
-    ("llama", {}, ["rotary"]),
     ("qwen3", {}, ["rotary", "normalised"]),
-    ("swinv2", SWINV2, ["normalised"]),
-    ("longformer", {"attention_window": [2, 2]}, ["query_global"]),
     ("deberta-v2", RELATIVE, ["pos_key_proj"]),
     ("gpt_oss", {"num_local_experts": 2}, ["rotary", "sinks"]),
 ]
