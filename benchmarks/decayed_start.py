@@ -16,9 +16,9 @@ import torch
 from safetensors.torch import load_file
 
 from rankrise import watch
-from rankrise.recipes.train_settings import TrainSettings
+from rankrise.recipes.train_settings import TrainSettings, settings_of_record
 from rankrise.record.folder import INITIAL, latest_checkpoint
-from rankrise.train._times import decayed
+from rankrise.train._times import Times, decayed
 
 FACTORS = {"KQ": ("key", "query"), "VO": ("value", "output")}
 
@@ -44,9 +44,9 @@ def main() -> None:
 
 def decay_of(run: watch.TrackedRun) -> float:
     """What decay alone multiplies a weight by."""
-    settings = TrainSettings().changed(run.recipe, str(run.folder))
+    settings = TrainSettings().changed(settings_of_record(run.recipe), str(run.folder))
     assert run.total_steps == run.last_step, "it is not finished"
-    return decayed(settings, run.last_step, round(run.warm_up_steps))
+    return decayed(settings, Times(settings, examples=run.epoch_steps * settings.batch_size))
 
 
 def bounds(run: watch.TrackedRun, name: str, factor: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

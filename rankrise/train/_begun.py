@@ -83,10 +83,7 @@ def settings_of(folder: str | Path) -> TrainSettings:
     """The settings that a run was made with."""
     recipe = read_run(folder, "tracked").get("extra", {}).get("recipe")
     if not recipe:
-        raise RankriseError(
-            f"{folder} is not a run of 'rankrise train': pass one, or the checkpoints from before and after "
-            "its training (BASE TUNED)."
-        )
+        raise RankriseError(f"{folder} is not a run of 'rankrise train': pass one, or BASE and TUNED.")
     return TrainSettings().changed(settings_of_record(recipe), f"the run {folder}")
 
 
@@ -110,11 +107,9 @@ def initial_model(folder: str | Path) -> nn.Module:
     else:
         classes = config.get("num_labels") or len(config["id2label"])
         model = vision_transformer(settings, config["num_channels"], classes)
-    path = Path(folder) / INITIAL
-    kept = read_tensors(path, "restore it")[0] if path.is_file() else {}
-    for layer in watch.heads(model) if kept else ():
-        stored = kept.get(tensor_name(layer.name, "query"))
-        if stored is not None and not torch.equal(stored, layer.query.detach()):
+    kept = read_tensors(Path(folder) / INITIAL, "restore it")[0]
+    for layer in watch.heads(model):
+        if not torch.equal(kept[tensor_name(layer.name, "query")], layer.query.detach()):
             raise RankriseError(
                 f"{folder} began with other weights than its recipe draws here ({layer.name} differs): "
                 "another version of torch draws others; use the one in run.json."

@@ -5,7 +5,6 @@ Both are folders that transformers and `watch.heads` read. They do not show how 
 
 import re
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,6 @@ from rankrise.record.folder import (
     latest_checkpoint,
     read_tensors,
     save,
-    unusable,
     verified_step,
     write_about,
 )
@@ -48,7 +46,8 @@ def save_checkpoint(
 ) -> None:
     """Write a checkpoint, sync it to the disk, then remove the earlier ones."""
     weights = _weights_of(model)
-    moments: Any = get_optimizer_state_dict(model, optimiser.optimizer, options=ON_MAIN)
+    moments: Any = get_optimizer_state_dict(model, optimiser.optimizer, options=ON_MAIN)["state"]
+    flat = {f"{name}/{key}": value for name, each in moments.items() for key, value in each.items()}
     random = accelerator.gather(torch.get_rng_state().to(accelerator.device)[None]).cpu()
     state = {"losses": losses.cpu(), "random": random}
     if accelerator.device.type == "cuda":
@@ -57,7 +56,7 @@ def save_checkpoint(
     if accelerator.is_main_process:
         final = checkpoint_path(folder, step)
         with whole_folder(final) as temporary:
-            for name, tensors in ((WEIGHTS, weights), (MOMENTS, _flat(moments["state"])), (STATE, state)):
+            for name, tensors in ((WEIGHTS, weights), (MOMENTS, flat), (STATE, state)):
                 save(temporary / name, {key: value.contiguous() for key, value in tensors.items()})
             write_json(temporary / CONFIG, _configuration_of(accelerator.unwrap_model(model)))
             write_about(temporary, folder, step)
@@ -76,25 +75,19 @@ def load_checkpoint(folder: Path, model: nn.Module, optimiser: Any, accelerator:
         return 0, torch.zeros(0)
     step = verified_step(path)
     weights, moments, state = (read_tensors(path / file, REMEDY)[0] for file in (WEIGHTS, MOMENTS, STATE))
-    rates = [group["lr"] for group in optimiser.param_groups]
-    now: Any = get_optimizer_state_dict(model, optimiser.optimizer, options=WHOLE)
-    tied = _tied(model)
-    own = {name: value for name, value in get_model_state_dict(model).items() if name not in tied}
-    for file, wanted, found in ((WEIGHTS, own, weights), (MOMENTS, _flat(now["state"]), moments)):
-        if _shapes(wanted) != _shapes(found):  # torch would skip what is missing
-            raise unusable(path, f"has {file} of another network")
-
-    everything: Any = weights | {name: weights[first] for name, first in tied.items()}
+    everything: Any = weights | {name: weights[first] for name, first in _tied(model).items()}
     set_model_state_dict(model, everything, options=WHOLE)
     by_parameter: dict[str, Any] = {}
     for name, value in moments.items():
         parameter, _, key = name.rpartition("/")
         by_parameter.setdefault(parameter, {})[key] = value
     if by_parameter:  # SGD without momentum has none
+        rates = [group["lr"] for group in optimiser.param_groups]
+        now: Any = get_optimizer_state_dict(model, optimiser.optimizer, options=WHOLE)
         whole: Any = {"state": by_parameter, "param_groups": now["param_groups"]}
         set_optimizer_state_dict(model, optimiser.optimizer, whole, options=WHOLE)
-    for group, rate in zip(optimiser.param_groups, rates, strict=True):
-        group["lr"] = rate
+        for group, rate in zip(optimiser.param_groups, rates, strict=True):
+            group["lr"] = rate
     rank = accelerator.process_index
     if rank < len(state["random"]):
         torch.set_rng_state(state["random"][rank])
@@ -118,11 +111,9 @@ def keep_in_series(folder: Path, step: int, model: nn.Module, accelerator: Any, 
 
 def cut_series(folder: Path, step: int, accelerator: Any) -> None:
     """Remove the weights after the checkpoint that a run resumes from; all of them at step 0."""
-    if accelerator.is_main_process and (folder / SERIES).is_dir():
-        for path in (folder / SERIES).iterdir():
-            number = path.name.removeprefix("step-")
-            later = number.isdecimal() and (int(number) > step or step == 0)
-            if later or path.name.startswith(".step-"):
+    if accelerator.is_main_process:
+        for path in (folder / SERIES).glob("step-*"):
+            if step == 0 or int(path.name[5:]) > step:
                 shutil.rmtree(path)
 
 
@@ -147,11 +138,3 @@ def _tied(model: nn.Module) -> dict[str, str]:
         if first.setdefault(id(weight), name) != name:
             tied[name] = first[id(weight)]
     return tied
-
-
-def _flat(state: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    return {f"{name}/{key}": value for name, each in state.items() for key, value in each.items()}
-
-
-def _shapes(tensors: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}

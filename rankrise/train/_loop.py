@@ -66,13 +66,12 @@ class _Training:
         accelerate = require("accelerate", extra="train", purpose="training")
         self.settings, self.folder = settings, folder
         self.accelerator = accelerator = accelerate.Accelerator(mixed_precision="no")
-        processes = accelerator.num_processes
-        if settings.batch_size % processes:
+        if settings.batch_size % accelerator.num_processes:
             raise RankriseError(
-                f"batch_size is {settings.batch_size}, which {processes} processes cannot share equally: "
-                "pass a multiple."
+                f"batch_size is {settings.batch_size}, which {accelerator.num_processes} processes cannot "
+                "share equally: pass a multiple."
             )
-        if settings.optimiser == "random-walk" and processes > 1:
+        if settings.optimiser == "random-walk" and accelerator.num_processes > 1:
             raise RankriseError("optimiser random-walk cannot be shared by processes: train on one.")
         torch.manual_seed(settings.seed + accelerator.process_index)
         with accelerator.main_process_first():  # the others find the data decoded or tokenised
@@ -81,14 +80,16 @@ class _Training:
         self.step_units = settings.batch_size * task.units_per_example
         model = task.model()
         optimiser = optimiser_of(settings, model, accelerator.device)
-        model, optimiser = accelerator.prepare(model.to(accelerator.device), optimiser)
-        self.model, self.optimiser = model.train(), optimiser
+        model, self.optimiser = accelerator.prepare(model.to(accelerator.device), optimiser)
+        self.model = model.train()
+        self.losses: list[Tensor] = []
+        """One per step since the mean was logged."""
 
-        kept = decayed(settings, times.total, times.warm_up)
-        notes = [
-            f"weight decay leaves {kept:.2g} of the initial weights by the end, and what it takes from their "
+        left = decayed(settings, times)
+        decay_note = (
+            f"weight decay leaves {left:.2g} of the initial weights by the end, and what it takes from their "
             "products is part of the change, with a high rank"
-        ]
+        )
         extra = {
             "recipe": settings.to_dict(),
             "task": task.name,
@@ -96,8 +97,8 @@ class _Training:
             "epoch_steps": times.epoch_steps,
             "total_steps": times.total,
             "step_units": self.step_units,
-            "processes": processes,
-            "notes": [] if kept > NEARLY_ALL else notes,
+            "processes": accelerator.num_processes,
+            "notes": [] if left > NEARLY_ALL else [decay_note],
         }
         self.tracker = watch.RankTracker(
             model,
@@ -108,34 +109,35 @@ class _Training:
             note=note,
             extra=extra,
         )
-        steps = steps_of(settings, accelerator, task, model, optimiser, before_capture=self.tracker.flush)
-        self.step_of, self.score_of = steps
+        self.step_of, self.score_of = steps_of(
+            settings, accelerator, task, model, self.optimiser, before_capture=self.tracker.flush
+        )
 
     def to_the_end(self, signals: list[int], progress: Callable[[Reached], None] | None) -> Reached:
         """Train from the newest checkpoint to the last step, or until a signal."""
-        settings, times, tracker = self.settings, self.times, self.tracker
-        last, open_window = load_checkpoint(self.folder, self.model, self.optimiser, self.accelerator)
-        losses = RecentLosses(min(settings.log_every, times.total), self.accelerator, open_window)
-        cut_series(self.folder, last, self.accelerator)
+        times, tracker, accelerator = self.times, self.tracker, self.accelerator
+        last, losses = load_checkpoint(self.folder, self.model, self.optimiser, accelerator)
+        self.losses = list(losses.to(accelerator.device))
+        cut_series(self.folder, last, accelerator)
         if last == 0:
             tracker.step(0)
             self.keep(0)
         batches = self.batches(first=last)
-        metrics: dict[str, float] = {}
+        loss, metrics = float("nan"), dict[str, float]()
 
         def reached(step: int) -> Reached:
             epoch, evaluated = step / times.epoch_steps, step in times.evaluations
-            return Reached(step, times.total, self.step_units, epoch, losses.known, metrics, evaluated)
+            return Reached(step, times.total, self.step_units, epoch, loss, metrics, evaluated)
 
         for step in range(last + 1, times.total + 1):
             rate = times.rate(step)
             set_rate(self.optimiser, rate)
-            losses.add(self.step_of(next(batches)))
-
+            self.losses.append(self.step_of(next(batches)).clone())
             numbers: dict[str, Any] = {}
             if times.logs(step):
-                epoch = step / times.epoch_steps
-                numbers = {"loss": losses.close(step), "learning_rate": rate, "epoch": epoch}
+                mean = self.window(step).mean()
+                self.losses, loss = [], float(mean)
+                numbers = {"loss": mean, "learning_rate": rate, "epoch": step / times.epoch_steps}
             if step in times.evaluations:
                 measured = self.validate()
                 numbers |= measured
@@ -144,18 +146,31 @@ class _Training:
                 tracker.wait()  # no measurement is left out, however fast the steps are
             tracker.step(step, **numbers)
             self.keep(step)
-            if numbers and progress is not None and self.accelerator.is_main_process:
+            if numbers and progress is not None and accelerator.is_main_process:
                 progress(reached(step))
 
             stop = self.agreed(signals, step)
             if step in times.saves or stop:
-                window = losses.open_window(step)
+                window = self.window(step)
                 tracker.flush()
                 self.check_record()
-                save_checkpoint(self.folder, step, self.model, self.optimiser, self.accelerator, window)
+                save_checkpoint(self.folder, step, self.model, self.optimiser, accelerator, window)
             if stop and step < times.total:
                 raise Interrupted(stop, step)
         return reached(times.total)
+
+    def window(self, step: int) -> Tensor:
+        """The losses up to `step` that no mean was logged of, over all processes, all finite. float32 [n]"""
+        if not self.losses:
+            return torch.zeros(0)
+        values: Tensor = self.accelerator.reduce(torch.stack(self.losses), "mean")
+        for number, loss in enumerate(values.tolist(), start=step - len(values) + 1):
+            if loss - loss != 0.0:
+                raise RankriseError(
+                    f"the loss is {loss} at step {number}: lower learning_rate or raise warm_up_epochs, and "
+                    "train in a new folder."
+                )
+        return values
 
     def check_record(self) -> None:
         """Stop rather than train on without a record."""
@@ -167,8 +182,10 @@ class _Training:
 
     def batches(self, first: int) -> Iterator[Batch]:
         """This process's share of every batch from update number `first` on."""
-        size, rank = self.settings.batch_size, self.accelerator.process_index
-        part = size // self.accelerator.num_processes
+        part, rank = (
+            self.settings.batch_size // self.accelerator.num_processes,
+            self.accelerator.process_index,
+        )
         share = slice(rank * part, (rank + 1) * part)
         epoch, number = divmod(first, self.times.epoch_steps)
         while True:
@@ -199,68 +216,6 @@ class _Training:
         return int(self.accelerator.gather(noted[None]).max())
 
 
-class RecentLosses:
-    """One loss per step, in windows. A loss that is not finite is noticed when the next window closes."""
-
-    def __init__(self, window: int, accelerator: Any, open_window: Tensor) -> None:
-        """`open_window` has the losses of a resumed run since its last window was closed."""
-        on_gpu = accelerator.device.type == "cuda"
-        self._accelerator = accelerator
-        self._values = torch.zeros(window, device=accelerator.device)
-        self._count = len(open_window)
-        self._values[: self._count] = open_window.to(accelerator.device)
-        self._host = torch.zeros(window, pin_memory=on_gpu)
-        self._host_steps = range(0)
-        self._copied = torch.cuda.Event() if on_gpu else None
-        self.known = float("nan")
-        """The mean of the latest window that has reached the host."""
-
-    def add(self, loss: Tensor) -> None:
-        """Keep one step's loss."""
-        self._values[self._count].copy_(loss)
-        self._count += 1
-
-    def close(self, step: int) -> Tensor:
-        """Close the window at `step` and return the mean of its losses, on the device. []"""
-        self._check_closed()
-        values = self._mean_over_processes()
-        self._host[: self._count].copy_(values, non_blocking=True)
-        if self._copied is not None:
-            self._copied.record()
-        self._host_steps = range(step - self._count + 1, step + 1)
-        self._count = 0
-        mean: Tensor = values.mean()
-        return mean
-
-    def open_window(self, step: int) -> Tensor:
-        """The losses since the last window was closed, checked. float32 [n]"""
-        self._check_closed()
-        values = self._mean_over_processes().cpu()
-        _check_finite(values.tolist(), range(step - self._count + 1, step + 1))
-        return values
-
-    def _check_closed(self) -> None:
-        if self._copied is not None:
-            self._copied.synchronize()
-        values = self._host[: len(self._host_steps)].tolist()
-        _check_finite(values, self._host_steps)
-        if values:
-            self.known = sum(values) / len(values)
-
-    def _mean_over_processes(self) -> Tensor:
-        values = self._values[: self._count].clone()
-        return self._accelerator.reduce(values, "mean") if self._count else values
-
-
-def _check_finite(values: list[float], steps: range) -> None:
-    for step, loss in zip(steps, values, strict=True):
-        if loss - loss != 0.0:
-            raise RankriseError(
-                f"the loss is {loss} at step {step}: lower learning_rate or raise warm_up_epochs, and train "
-                "in a new folder."
-            )
-
-
 @contextmanager
 def _signals_noted() -> Iterator[list[int]]:
     """Put SIGTERM and SIGINT on a list, so that no step is torn; only the main thread can do that."""
@@ -268,12 +223,10 @@ def _signals_noted() -> Iterator[list[int]]:
     if threading.current_thread() is not threading.main_thread():
         yield noted
         return
-    before = {
-        number: signal.signal(number, lambda received, _: noted.append(received))
-        for number in (signal.SIGTERM, signal.SIGINT)
-    }
+    numbers = signal.SIGTERM, signal.SIGINT
+    before = [signal.signal(number, lambda received, _: noted.append(received)) for number in numbers]
     try:
         yield noted
     finally:
-        for number, handler in before.items():
+        for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)

@@ -11,15 +11,12 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.recipes.train_settings import TrainSettings
 from rankrise.watch import Schedule
 
-MOST_TERMS = 10_000
-"""Steps, evenly spaced, that the decay of a whole run is computed from at most."""
-
 
 class Times:
     """The steps of a run; step s is the state after s updates.
 
     `evaluations` are the steps with a validation, `saves` those with a checkpoint, and `kept` those whose
-    weights belong to the series that is kept. The schedule has stable ranks dense early, then evenly spread.
+    weights belong to the series. Stable ranks are measured densely early, then at even distances.
 
     >>> times = Times(TrainSettings(epochs=2, batch_size=10, evaluate_every=1), examples=105)
     >>> times.epoch_steps, times.total, times.evaluations
@@ -29,24 +26,17 @@ class Times:
     def __init__(self, settings: TrainSettings, examples: int) -> None:
         self.epoch_steps = examples // settings.batch_size  # the other examples wait for the next epoch
         if self.epoch_steps < 1:
-            raise RankriseError(
-                f"batch_size is {settings.batch_size}, more than the {examples} training examples: pass a "
-                "smaller one."
-            )
+            raise RankriseError(f"batch_size is {settings.batch_size}, above the {examples} examples.")
         self._settings = settings
-        self.total = self.step(settings.epochs)
+        self.total = self._step(settings.epochs)
         self.warm_up = round(settings.warm_up_epochs * self.epoch_steps)
         self.evaluations = {self.epoch_steps, *self._every(settings.evaluate_every)}
         self.saves = self._every(settings.checkpoint_every)
         half = settings.measurements // 2
         often = sorted({round(time) for time in _early_and_even(half, half + 1, self.total)})
-        seldom = sorted({self.step(epoch) for epoch in settings.spectra_epochs} | {self.total})
+        seldom = sorted({self._step(epoch) for epoch in settings.spectra_epochs} | {self.total})
         self.schedule = Schedule(often=often, seldom=seldom)
         self.kept = nearest_of(sorted({*often, *seldom}), settings.keep_series)
-
-    def step(self, epoch: float) -> int:
-        """The step after that many epochs, at least 1 and at most the last."""
-        return max(1, round(min(epoch, self._settings.epochs) * self.epoch_steps))
 
     def logs(self, step: int) -> bool:
         """Whether the mean loss is recorded at this step, as it is at each validation."""
@@ -57,11 +47,14 @@ class Times:
         largest, final = self._settings.learning_rate, self._settings.final_learning_rate
         return largest * rate_at(step - 1, self.total, self.warm_up, final / largest)
 
+    def _step(self, epoch: float) -> int:
+        """The step after that many epochs, at least 1 and at most the last."""
+        return max(1, round(min(epoch, self._settings.epochs) * self.epoch_steps))
+
     def _every(self, epochs: float) -> set[int]:
-        if epochs * self.epoch_steps < 1:
-            return set(range(1, self.total + 1))
-        times = math.ceil(self.total / self.epoch_steps / epochs)
-        return {self.step(number * epochs) for number in range(1, times + 1)}
+        epochs = max(epochs, 1 / self.epoch_steps)
+        count = math.ceil(self.total / self.epoch_steps / epochs)
+        return {self._step(number * epochs) for number in range(1, count + 1)}
 
 
 def nearest_of(measured: Sequence[int], count: int) -> set[int]:
@@ -106,15 +99,14 @@ def set_rate(optimiser: Optimizer, rate: float) -> None:
             group["lr"] = rate
 
 
-def decayed(settings: TrainSettings, total: int, warm_up: int) -> float:
+def decayed(settings: TrainSettings, times: Times) -> float:
     """The factor by which decoupled weight decay shrinks a weight over the whole run; 1 for sgd.
 
-    >>> decayed(TrainSettings(weight_decay=0.1, learning_rate=1e-3), total=2, warm_up=2)
+    >>> settings = TrainSettings(weight_decay=0.1, learning_rate=1e-3, epochs=2, warm_up_epochs=2)
+    >>> decayed(settings, Times(settings, examples=512))
     0.99985000...
     """
     if settings.optimiser == "sgd":
         return 1.0
-    final, every = settings.final_learning_rate / settings.learning_rate, -(-total // MOST_TERMS)
-    strength = settings.learning_rate * settings.weight_decay
-    kept = (1 - strength * rate_at(step, total, warm_up, final) for step in range(0, total, every))
-    return math.prod(max(0.0, one) for one in kept) ** (total / len(range(0, total, every)))
+    steps = range(1, times.total + 1)
+    return math.prod(max(0.0, 1 - settings.weight_decay * times.rate(step)) for step in steps)

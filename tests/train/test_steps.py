@@ -42,8 +42,7 @@ def test_decay_is_the_product_over_steps_and_the_record_notes_it(tiny, tmp_path)
     run = watch.load(tmp_path / "run")
     rates = run.steps()["learning_rate"]
     expected = math.prod(1 - 20 * rate for rate in rates[numpy.isfinite(rates)])
-    times = Times(asked, 1500)
-    assert decayed(asked, times.total, times.warm_up) == pytest.approx(expected)
+    assert decayed(asked, Times(asked, 1500)) == pytest.approx(expected)
     assert f"{expected:.2g}" in run.notes[0]
 
 
