@@ -182,10 +182,8 @@ class _Training:
 
     def batches(self, first: int) -> Iterator[Batch]:
         """This process's share of every batch from update number `first` on."""
-        part, rank = (
-            self.settings.batch_size // self.accelerator.num_processes,
-            self.accelerator.process_index,
-        )
+        size, rank = self.settings.batch_size, self.accelerator.process_index
+        part = size // self.accelerator.num_processes
         share = slice(rank * part, (rank + 1) * part)
         epoch, number = divmod(first, self.times.epoch_steps)
         while True:
