@@ -58,7 +58,7 @@ def predict(
     Args:
         until: rescaled time t / log(1/alpha) at which to stop.
         check: also check the theory's assumptions at every stage.
-        out: folder for stages.json and the picture stages.png and .svg.
+        out: folder for stages.json.
         json: print JSON instead of the table.
     """
     from rankrise.predict import check_assumptions
@@ -92,7 +92,7 @@ def flow(
         log10_alpha: the initialisation scale as a power of ten, below 0; -1000 is fine.
         until: rescaled time t / log(1/alpha) at which to stop.
         tolerance: error allowed per step, in log|a| / log(1/alpha).
-        out: folder for flow.json and the picture flow.png and .svg.
+        out: folder for flow.json.
         json: print JSON instead of the table.
     """
     from rankrise.predict import compare, gradient_flow, random_start
@@ -146,14 +146,13 @@ def _tell(
     out: Path | None,
     json: bool,
 ) -> None:
-    """Write the result and its picture to `out`; print it as JSON, or its stages as a table."""
+    """Write the result to `out`; print it as JSON, or its stages as a table."""
     from rankrise.foundations.files import to_json, write_json
-    from rankrise.show.stages import print_stages, save_stages
+    from rankrise.show.stages import print_stages
 
     name = "stages" if solved is None else "flow"
     if out is not None:
         write_json(out / f"{name}.json", result)
-        save_stages(out, name, stages, network.label, solved)
     if json:
         print(to_json(result))
     else:

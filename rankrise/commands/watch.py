@@ -63,6 +63,6 @@ def watch(
     search(tracked)
     shown = snapshot(tracked, stages)
     if json:
-        print(to_json(shown.to_dict()))
+        print(to_json(shown))
     else:
         console.print(frame(shown, console, rank))

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rankrise.foundations.files import to_json
-from rankrise.show.console import Fitting, plain_table, safe_console
+from rankrise.show.console import plain_table, safe_console
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from rankrise.use import Adapter
 
 NAMES_SHOWN = 4
@@ -80,7 +82,7 @@ def _described(adapter: "Adapter", rank: int | None, what: str, measured_on: str
         yield f"Loss{measured_on and f' on {measured_on}'}: {losses}; {gain}."
 
 
-def _table(matrices: Sequence[Mapping[str, Any]]) -> Fitting:
+def _table(matrices: Sequence[Mapping[str, Any]]) -> "Table":
     """A line per kind of matrix: those whose names differ in numbers alone."""
     kinds: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for row in matrices:

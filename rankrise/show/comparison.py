@@ -2,22 +2,28 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields
 from pathlib import Path
 from statistics import fmean, pstdev
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from rankrise.foundations.files import write_json, write_text
-from rankrise.show.console import Fitting, plain_table, safe_console
+from rankrise.show.console import plain_table, safe_console
 from rankrise.show.pictures import csv_text, save_picture
 from rankrise.watch.types import HeadOverlap, MatrixChange, ModelComparison, ModelOverlap
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 ROWS_SHOWN = 48
 """With more heads than this, the terminal shows one line for each layer."""
 LEFT = ("layer", "matrix")
+COLUMNS = {"relative_change": ".1e", "stable_rank": ".2f", "effective_rank": ".2f"}
+COLUMNS |= dict.fromkeys(("energy_rank_90", "energy_rank_95", "energy_rank_99"), ".3g")
+"""How numbers are written."""
 LEGEND = (
     "change: size of the change over that of the weights before. stable, effective: ranks of the change. "
     "90%, 95%, 99%: how many singular values hold that share of its energy, of as many as there can be (in a "
@@ -61,13 +67,13 @@ def print_comparison(
         console.print(f"Written: {', '.join(map(str, saved))}", markup=False, soft_wrap=True)
 
 
-def _tables(comparison: ModelComparison, each: bool) -> list[Fitting]:
+def _tables(comparison: ModelComparison, each: bool) -> "list[Table]":
     """A table for each kind of layer; a line for each head, or means over the heads of a layer."""
     numbers = _layer_numbers(row.layer for row in comparison.rows if row.head is not None)
     kinds: dict[str, dict[tuple[str, str, int | None], list[MatrixChange]]] = {}
     for row in comparison.rows:
-        number = _own_numbers(row.layer) if row.head is None else numbers[row.layer]
-        line = number, row.matrix, row.head if each else None
+        own = ".".join(str(int(number) + 1) for number in re.findall(r"\d+", row.layer))
+        line = own if row.head is None else numbers[row.layer], row.matrix, row.head if each else None
         kinds.setdefault(re.sub(r"\d+", "*", row.layer), {}).setdefault(line, []).append(row)
     titles = (*LEFT, "head", "change", "stable", "±", "effective", "90%", "95%", "99%", "of")
     tables = []
@@ -81,14 +87,12 @@ def _cells(rows: list[MatrixChange]) -> list[str]:
     """The means of one line, from its heads and the size of the change to the full rank."""
     heads = sorted({row.head + 1 for row in rows if row.head is not None})
     spread = f"{pstdev(row.stable_rank for row in rows):.2f}" if len(rows) > 1 else ""
-    spellings = {"relative_change": ".1e", "stable_rank": ".2f", "effective_rank": ".2f"}
-    spellings |= dict.fromkeys(("energy_rank_90", "energy_rank_95", "energy_rank_99"), ".3g")
-    means = [format(fmean(getattr(row, name) for row in rows), form) for name, form in spellings.items()]
+    means = [format(fmean(getattr(row, name) for row in rows), form) for name, form in COLUMNS.items()]
     first_and_last = "-".join(map(str, heads[:1] + heads[1:][-1:]))
     return [first_and_last, *means[:2], spread, *means[2:], str(rows[0].full_rank)]
 
 
-def _overlap_table(overlap: ModelOverlap) -> Fitting:
+def _overlap_table(overlap: ModelOverlap) -> "Table":
     """One line for each layer and product, means over heads."""
     numbers = _layer_numbers(row.layer for row in overlap.rows)
     lines: dict[tuple[str, str], list[HeadOverlap]] = {}
@@ -119,11 +123,6 @@ def _layer_numbers(layers: Iterable[str]) -> dict[str, str]:
     return numbers
 
 
-def _own_numbers(name: str) -> str:
-    """The numbers in the name of a weight, counted from 1, such as 1.4 in layers.0.blocks.3.mlp.weight."""
-    return ".".join(str(int(number) + 1) for number in re.findall(r"\d+", name))
-
-
 def save_comparison(
     comparison: ModelComparison, folder: Path, overlap: ModelOverlap | None = None
 ) -> list[Path]:
@@ -141,8 +140,8 @@ def save_comparison(
 def _to_csv(rows: Sequence[MatrixChange] | Sequence[HeadOverlap]) -> str:
     lines = []
     for row in rows:
-        cells = asdict(row if row.head is None else replace(row, head=row.head + 1)).values()
-        lines.append([" ".join(map(str, cell)) if isinstance(cell, tuple) else cell for cell in cells])
+        cells = asdict(row) | ({} if row.head is None else {"head": row.head + 1})
+        lines.append([" ".join(map(str, one)) if isinstance(one, tuple) else one for one in cells.values()])
     return csv_text([field.name for field in fields(rows[0])], lines)
 
 
@@ -158,6 +157,7 @@ def draw_comparison(comparison: ModelComparison) -> Figure:
     width, height = (2.6 + 0.22 * min(widest, 40)) * 2, (1.4 + 0.2 * min(len(layers), 60)) * len(measures)
     figure = Figure(figsize=(max(width, 8.0), max(height, 7.5)), layout="constrained")
     edges = (0.5, widest + 0.5, len(layers) + 0.5, 0.5)
+    across, down = (range(1, count + 1, -(-count // 12)) for count in (widest, len(layers)))
     for row, (field, label) in zip(figure.subplots(len(measures), 2), measures.items(), strict=True):
         for axes, matrix in zip(row, ("KQ", "VO"), strict=True):
             grid = np.full((len(layers), widest), np.nan)
@@ -168,11 +168,6 @@ def draw_comparison(comparison: ModelComparison) -> Figure:
                 grid, vmin=0.0, vmax=top, aspect="auto", interpolation="nearest", extent=edges
             )
             axes.set_title(f"{'$W_K W_Q^T$' if matrix == 'KQ' else '$W_V W_O^T$'}: {label}", fontsize=9)
-            axes.set(xlabel="head", ylabel="layer", xticks=_ticks(widest), yticks=_ticks(len(layers)))
+            axes.set(xlabel="head", ylabel="layer", xticks=across, yticks=down)
             figure.colorbar(image, ax=axes, shrink=0.9)
     return figure
-
-
-def _ticks(count: int) -> range:
-    """Numbers from 1 to at most `count`, a dozen or so."""
-    return range(1, count + 1, -(-count // 12))

@@ -10,7 +10,6 @@ from typing import Any, TextIO
 FIRST, LONGEST = 5.0, 300.0
 """Seconds to the first line, and the most between two; in between, a tenth of what has passed."""
 
-
 Move = Callable[..., None]
 """move(done, description=None, total=None, tell=False): move to a place of the total; `tell` prints a line at
 once if there is no terminal."""
@@ -24,73 +23,62 @@ def bar(description: str, total: float, unit: str = "") -> Iterator[Move]:
     ...     move_to(10)
     """
     if not sys.stderr.isatty():
-        yield ProgressLines(description, total, unit)
+        yield progress_lines(description, total, unit)
         return
-    from rich import progress as rich_progress
+    from rich import progress
     from rich.console import Console
-    from rich.text import Text
-
-    class Rate(rich_progress.ProgressColumn):
-        def render(self, task: rich_progress.Task) -> Text:
-            return Text(rate(task.speed or 0.0, unit), style="progress.data.speed")
 
     columns = (
-        rich_progress.TextColumn("{task.description}", markup=False),
-        rich_progress.BarColumn(),
-        rich_progress.TaskProgressColumn(),
-        Rate(),
-        rich_progress.TimeRemainingColumn(),
+        progress.TextColumn("{task.description}", markup=False),
+        progress.BarColumn(),
+        progress.TaskProgressColumn(),
+        progress.TextColumn("{task.fields[rate]}", style="progress.data.speed"),
+        progress.TimeRemainingColumn(),
     )
-    with rich_progress.Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task(description, total=total)
+    with progress.Progress(*columns, console=Console(stderr=True)) as shown:
+        task = shown.add_task(description, total=total, rate="")
 
         def move_to(done: float, description: Any = None, total: Any = None, tell: bool = False) -> None:
-            progress.update(task, completed=done, description=description, total=total)
+            shown.update(task, completed=done, description=description, total=total)
+            shown.update(task, rate=rate(shown.tasks[0].speed or 0.0, unit))
 
         yield move_to
 
 
-class ProgressLines:
-    """Progress as lines, ever more seldom.
+def progress_lines(
+    description: str,
+    total: float,
+    unit: str = "",
+    clock: Callable[[], float] = time.monotonic,
+    out: TextIO | None = None,
+) -> Move:
+    """Print progress as lines, ever more seldom.
 
     >>> clock = iter([0.0, 1.0, 10.0, 11.0])
-    >>> move_to = ProgressLines("counting", 100, "images", clock=lambda: next(clock), out=sys.stdout)
+    >>> move_to = progress_lines("counting", 100, "images", clock=lambda: next(clock), out=sys.stdout)
     >>> move_to(5)
     >>> move_to(50)
     counting: 50 %, 5 images/s, 0:00:10 left
     >>> move_to(55)
     """
+    begun = last = clock()
+    origin: tuple[float, float] | None = None
 
-    def __init__(
-        self,
-        description: str,
-        total: float,
-        unit: str,
-        clock: Callable[[], float] = time.monotonic,
-        out: TextIO | None = None,
+    def move_to(
+        done: float, now_doing: str | None = None, now_of: float | None = None, tell: bool = False
     ) -> None:
-        self.description, self.total, self.unit = description, total, unit
-        self.clock, self.out = clock, out or sys.stderr
-        self.begun = self.last = clock()
-        self.origin: tuple[float, float] | None = None
-
-    def __call__(
-        self, done: float, description: str | None = None, total: float | None = None, tell: bool = False
-    ) -> None:
-        self.description = description or self.description
-        self.total = total or self.total
-        now = self.clock()
-        self.origin = self.origin or (now, done)  # a resumed run has done some before the first call
-        if not tell and now - self.last < min(max(FIRST, (now - self.begun) / 10), LONGEST):
+        nonlocal description, total, last, origin
+        description, total, now = now_doing or description, now_of or total, clock()
+        origin = origin or (now, done)  # a resumed run has done some before the first call
+        if not tell and now - last < min(max(FIRST, (now - begun) / 10), LONGEST):
             return
-        self.last = now
-        since, before = self.origin
-        speed = (done - before) / (now - since) if now > since else 0.0
-        parts = [f"{100 * done / self.total:.0f} %", rate(speed, self.unit)]
-        if speed > 0 and self.total > done:
-            seconds = min((self.total - done) / speed, 1e10)
-            parts.append(f"{timedelta(seconds=round(seconds))} left")
-        print(f"{self.description}: {', '.join(filter(None, parts))}", file=self.out, flush=True)
+        last, speed = now, (done - origin[1]) / max(now - origin[0], 1e-9)
+        parts = [f"{100 * done / total:.0f} %", rate(speed, unit)]
+        if speed > 0 and total > done:
+            parts.append(f"{timedelta(seconds=round(min((total - done) / speed, 1e10)))} left")
+        print(f"{description}: {', '.join(filter(None, parts))}", file=out or sys.stderr, flush=True)
+
+    return move_to
 
 
 def rate(speed: float, unit: str) -> str:

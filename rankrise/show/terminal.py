@@ -2,22 +2,21 @@
 
 import textwrap
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.show.console import Fitting, duration
-from rankrise.show.tracked_words import ceiling_words, searched, short_names
+from rankrise.show.console import duration
+from rankrise.show.tracked_words import short_names
 from rankrise.watch import StagesFound, TrackedRun
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
     from rich.table import Table
 
-BARS, PLAIN_BARS = "▁▂▃▄▅▆▇█", "_.-=+*%#"
+BARS = "▁▂▃▄▅▆▇█"
 GAP = 2
 NARROWEST, WIDEST = 6, 40
 """Bars in a row, as the console has room."""
@@ -36,135 +35,74 @@ PATIENCE = 60.0
 """Seconds without a new line after which an unfinished run counts as silent."""
 
 
-@dataclass(frozen=True)
-class LayerRanks:
-    """Ranks of one product's change in a layer at the measured steps: means over heads, and the std of the
-    stable rank. For other matrices the product is "matrix". Unrecorded values are nan."""
+def snapshot(run: TrackedRun, stages: StagesFound | None) -> dict[str, Any]:
+    """The numbers of a frame, as `rankrise watch --json` prints them.
 
-    layer: str
-    product: str
-    means: list[float]
-    stds: list[float]
-    energy_rank: dict[str, list[float]]
-    entropy_rank: list[float]
-    noise_share: list[float] | None = None
-    """Share of the change that rounding explains; None if the run was tracked."""
-    noise_rank: list[float] | None = None
-    """Stable rank that rounding alone would give; None if the run was tracked."""
-
-    def course(self, rank: str) -> list[float]:
-        """One of the ranks in `TITLES` over the measured steps."""
-        if rank in self.energy_rank:
-            return self.energy_rank[rank]
-        return self.entropy_rank if rank == "entropy" else self.means
-
-    def last(self, rank: str) -> float:
-        """The last known value; nan if the weights are nan now."""
-        if not np.isfinite(self.stds[-1:]).all():
-            return np.nan
-        return next((one for one in reversed(self.course(rank)) if np.isfinite(one)), np.nan)
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """The numbers of a run so far. `heads` is the count in the largest layer; `stages` is None before the
-    first search."""
-
-    run: TrackedRun
-    stages: StagesFound | None
-    ranks: list[LayerRanks]
-    heads: int
-    losses: list[float]
-    measured: list[int]
-    age: float | None
-    """Seconds since the last line."""
-    pace: float | None
-    """Steps per second."""
-
-    @property
-    def last_step(self) -> int | None:
-        """The last recorded step, None before the first."""
-        return max([*self.run.steps()["step"][-1:].tolist(), *self.measured[-1:]], default=None)
-
-    @property
-    def state(self) -> str:
-        """Whether the run is still being written."""
-        if self.run.info.get("finished") is not None:
-            return f"finished {self.run.info['finished']}"
-        if self.run.info.get("stopped") is not None:
-            return f"not finished: {self.run.info['stopped']}"
-        if self.run.going_on is False:
-            where = "before its first step" if self.last_step is None else f"at step {self.last_step}"
-            return f"stopped {where}, not finished: {PROCESS_ENDED}"
-        if self.age is None:
-            return "nothing is recorded yet"
-        last = f"the last line is {duration(self.age)} old"
-        return f"being written, {last}" if self.age < PATIENCE else f"silent: {last}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """All numbers, for JSON."""
-        run = self.run
-        about = {
-            name: getattr(run, name) for name in ("base", "adapter_rank", "ceilings", "since", "going_on")
-        }
-        about |= {name: run.info.get(name) for name in ("model", "finished", "stopped")}
-        numbers = {name: getattr(self, name) for name in ("losses", "measured", "heads", "age", "pace")}
-        return {
-            "folder": str(run.folder),
-            **about,
-            **numbers,
-            "loss_steps": run.steps()["step"][: len(self.losses)].tolist(),
-            "ranks": [asdict(line) for line in self.ranks],
-            "notes": run.notes,
-            "last_step": self.last_step,
-            "state": self.state,
-            "stages": None if self.stages is None else self.stages.to_dict(),
-        }
-
-
-def snapshot(run: TrackedRun, stages: StagesFound | None) -> Snapshot:
-    """The numbers of a frame."""
+    `heads` is the count in the largest layer; `age` is in seconds since the last line, `pace` in steps per
+    second; `stages` is None before the first search.
+    """
     recorded = run.steps()
     touched = [path.stat().st_mtime for path in run.folder.glob("*.jsonl") if path.stat().st_size]
+    age = max(0.0, time.time() - max(touched)) if touched else None
     steps, times = (recorded.get(name, np.zeros(0))[-PACE_ROWS:] for name in ("step", "time"))
     moving = len(times) > 1 and times[-1] > times[0]
-    return Snapshot(
-        run,
-        stages,
-        ranks=_ranks(run),
-        heads=max((len(layer["tracked_heads"]) for layer in run.layers), default=0),
-        losses=recorded.get("loss", np.zeros(0)).tolist(),
-        measured=run.measured.tolist(),
-        age=max(0.0, time.time() - max(touched)) if touched else None,
-        pace=float((steps[-1] - steps[0]) / (times[-1] - times[0])) if moving else None,
-    )
+    losses = recorded.get("loss", np.zeros(0)).tolist()
+    last_step = max([*recorded["step"][-1:].tolist(), *run.measured[-1:].tolist()], default=None)
+    about = ("base", "adapter_rank", "ceilings", "since", "going_on", "notes")
+    return {
+        "folder": str(run.folder),
+        **{name: getattr(run, name) for name in about},
+        **{name: run.info.get(name) for name in ("model", "finished", "stopped")},
+        "heads": max((len(layer["tracked_heads"]) for layer in run.layers), default=0),
+        "loss_steps": recorded["step"][: len(losses)].tolist(),
+        "losses": losses,
+        "measured": run.measured.tolist(),
+        "last_step": last_step,
+        "ranks": _ranks(run),
+        "stages": None if stages is None else stages.to_dict(),
+        "age": age,
+        "pace": float((steps[-1] - steps[0]) / (times[-1] - times[0])) if moving else None,
+        "state": _state(run, last_step, age),
+    }
 
 
-def _ranks(run: TrackedRun) -> list[LayerRanks]:
-    """A line per product and layer, then one per other matrix."""
+def _state(run: TrackedRun, last_step: int | None, age: float | None) -> str:
+    """Whether the run is still being written."""
+    if run.info.get("finished") is not None:
+        return f"finished {run.info['finished']}"
+    if run.info.get("stopped") is not None:
+        return f"not finished: {run.info['stopped']}"
+    if run.going_on is False:
+        where = "before its first step" if last_step is None else f"at step {last_step}"
+        return f"stopped {where}, not finished: {PROCESS_ENDED}"
+    if age is None:
+        return "nothing is recorded yet"
+    last = f"the last line is {duration(age)} old"
+    return f"being written, {last}" if age < PATIENCE else f"silent: {last}"
+
+
+def _ranks(run: TrackedRun) -> list[dict[str, Any]]:
+    """Per product and layer, then per other matrix: means over heads, and the std of the stable rank."""
+    shares = [f"{100 * share:.0f}" for share in run.energy_shares]
     lines = []
     for which in (*run.products, *run.matrices):
-        readers = (run.stable_rank, run.energy_rank, run.entropy_rank, run.noise_share, run.noise_rank)
-        curves = [read(which) for read in readers]
-        if which in run.products:
-            for place, layer in enumerate(run.layers):
-                lines.append(_line(run, layer["name"], which, [curve[:, place] for curve in curves]))
-        else:
-            lines.append(_line(run, which, MATRIX, [curve[:, None] for curve in curves]))
+        curves = [read(which) for read in (run.stable_rank, run.energy_rank, run.entropy_rank)]
+        names, product = [layer["name"] for layer in run.layers], which
+        if which in run.matrices:
+            curves, names, product = [curve[:, None, None] for curve in curves], [which], MATRIX
+        for place, name in enumerate(names):
+            stable, energy, entropy = (curve[:, place] for curve in curves)
+            means = _mean(stable)
+            line = {
+                "layer": name,
+                "product": product,
+                "means": means.tolist(),
+                "stds": np.sqrt(_mean((stable - means[:, None]) ** 2)).tolist(),
+                "energy_rank": {share: _mean(energy[..., at]).tolist() for at, share in enumerate(shares)},
+                "entropy_rank": _mean(entropy).tolist(),
+            }
+            lines.append(line)
     return lines
-
-
-def _line(run: TrackedRun, layer: str, product: str, curves: Sequence[np.ndarray]) -> LayerRanks:
-    """A line from curves [steps, heads, ...]."""
-    stable, energy, entropy, *noise = curves
-    means = _mean(stable)
-    stds = np.sqrt(_mean((stable - means[:, None]) ** 2))
-    shares = [f"{100 * share:.0f}" for share in run.energy_shares]
-    energy_ranks = {share: _mean(energy[..., at]).tolist() for at, share in enumerate(shares)}
-    known = (_mean(one).tolist() if np.isfinite(one).any() else None for one in noise)
-    return LayerRanks(
-        layer, product, means.tolist(), stds.tolist(), energy_ranks, _mean(entropy).tolist(), *known
-    )
 
 
 def _mean(values: np.ndarray) -> np.ndarray:
@@ -174,88 +112,78 @@ def _mean(values: np.ndarray) -> np.ndarray:
     return np.nansum(values, axis=1) / counts
 
 
-def frame(shot: Snapshot, console: "Console", rank: str = "stable") -> "Group":
+def frame(shot: dict[str, Any], console: "Console", rank: str = "stable") -> "Group":
     """A frame of the live view, as wide as the console, of one of the ranks in `TITLES`."""
     from rich.console import Group
     from rich.text import Text
 
-    run = shot.run
-    unknown = shot.measured and not any(np.isfinite(line.course(rank)).any() for line in shot.ranks)
-    if rank != "stable" and unknown:
-        raise RankriseError(f"{run.folder} was recorded without the {TITLES[rank]}: track the run again.")
-    width, ascii_only = console.width, console.options.ascii_only
-    bars = PLAIN_BARS if ascii_only else BARS
-    spread = f" {'+-' if ascii_only else '±'} " if shot.heads > 1 and rank == "stable" else ""
-    of_heads = [line for line in shot.ranks if line.product != MATRIX]
-    of_matrices = [line for line in shot.ranks if line.product == MATRIX]
-    layers = list(dict.fromkeys(line.layer for line in of_heads))
+    courses = [_course(line, rank) for line in shot["ranks"]]
+    if rank != "stable" and shot["measured"] and not any(np.isfinite(one).any() for one in courses):
+        raise RankriseError(f"{shot['folder']} was recorded without the {TITLES[rank]}: track the run again.")
+    of_heads = [line for line in shot["ranks"] if line["product"] != MATRIX]
+    of_matrices = [line for line in shot["ranks"] if line["product"] == MATRIX]
+    layers = list(dict.fromkeys(line["layer"] for line in of_heads))
     numbered = enumerate(zip(layers, short_names(layers), strict=True), start=1)
-    names = {layer: f"{number} ({short})" for number, (layer, short) in numbered}
+    titles = {layer: f"{number} ({short})" for number, (layer, short) in numbered}
+    spread = shot["heads"] > 1 and rank == "stable"
     tables = []
     if of_heads or not of_matrices:
-        tables.append(_table("layer", of_heads, names, spread, width, bars, rank))
+        tables.append(_table("layer", of_heads, titles, spread, console.width, rank))
     if of_matrices:
-        own = {line.layer: line.layer for line in of_matrices}
-        tables.append(_table("matrix", of_matrices, own, "", width, bars, rank))
+        own = {line["layer"]: line["layer"] for line in of_matrices}
+        tables.append(_table(MATRIX, of_matrices, own, False, console.width, rank))
 
-    base = f" {run.base}" if run.base is not None else ""
-    beginning = base and f", fine-tuned from{base}"
-    if run.adapter_rank is not None:
-        on = base and f" on{base}"
-        beginning = f", adapter of rank {run.adapter_rank} ({ceiling_words(run.ceilings)}){on}"
-    losses, measurements = len(shot.losses), len(shot.measured)
-    finite = [loss for loss in shot.losses if np.isfinite(loss)]
-    loss = f"loss {f'{shot.losses[-1]:.4g}' if shot.losses else 'not recorded'}  "
+    adapter = "" if shot["adapter_rank"] is None else f", adapter of rank {shot['adapter_rank']}"
+    base = "" if shot["base"] is None else f", from {shot['base']}"
+    pace = "" if shot["pace"] is None else f"  {shot['pace']:.3g} steps/s"
+    losses, measured = shot["losses"], shot["measured"]
+    loss = f"loss {losses[-1]:.4g}  " if losses else "loss not recorded  "
+    finite = [loss for loss in losses if np.isfinite(loss)]
+    since = "" if shot["since"] is None else f" since {shot['since']}"
+    over = f", mean{' ± std' * spread} over heads" if shot["heads"] > 1 else ""
+    energy = ""
+    if "energy" in str(tables[0].columns[-1].header):
+        energy = f", and how many directions hold {ENERGY} % of its energy (up to twice the head size)"
     about = [
-        f"{run.folder}  {run.info['model']}{beginning}  {shot.state}",
-        f"step {'none' if shot.last_step is None else shot.last_step}"
-        + (f"  {shot.pace:.3g} steps/s" if shot.pace is not None else "")
-        + f"  {losses} loss{'es' * (losses != 1)} and {measurements} measurement{'s' * (measurements != 1)}",
-        loss + sparkline(finite, max(NARROWEST, min(2 * WIDEST, width - len(loss))), bars),
+        f"{shot['folder']}  {shot['model']}{adapter}{base}  {shot['state']}",
+        f"step {shot['last_step']}{pace}  {len(losses)} losses and {len(measured)} measurements",
+        loss + sparkline(finite, max(NARROWEST, min(2 * WIDEST, console.width - len(loss)))),
+        f"{TITLES[rank]} of the change{since}{over}{energy}:",
     ]
-    if losses:
-        about.append("ranks are over measured steps, the loss over all steps")
-    since = "" if run.since is None else f" since {run.since}"
-    over = f", mean{spread and f'{spread}std'} over heads" if shot.heads > 1 else ""
-    beside = f", and its {ENERGY} % energy rank" if any(energy for _, energy in tables) else ""
-    about.append(f"{TITLES[rank]} of the change{since}{over}{beside}:")
-    if tables[0][1]:
-        about.append(
-            f"(how many directions hold {ENERGY} % of its energy: up to twice the head size, "
-            "since a head's change is a difference of two products)"
-        )
-    below = [*_stage_lines(shot), *(f"note: {note}" for note in run.notes)]
-    indented = (textwrap.fill(line, width, subsequent_indent="    ") for line in below)
-    return Group(*map(Text, about), *(Fitting(table) for table, _ in tables), *map(Text, indented))
+    below = [*_stage_lines(shot["stages"]), *(f"note: {note}" for note in shot["notes"])]
+    indented = (textwrap.fill(line, console.width, subsequent_indent="    ") for line in below)
+    return Group(*map(Text, about), *tables, *map(Text, indented))
+
+
+def _course(line: dict[str, Any], rank: str) -> list[float]:
+    """One of the ranks in `TITLES` over the measured steps."""
+    courses = {"stable": line["means"], "entropy": line["entropy_rank"], **line["energy_rank"]}
+    return courses[rank]
+
+
+def _last(line: dict[str, Any], rank: str) -> float:
+    """The last known value; nan if the weights are nan now."""
+    known = [one for one in _course(line, rank) if np.isfinite(one)]
+    return known[-1] if known and np.isfinite(line["stds"][-1]) else np.nan
 
 
 def _table(
-    title: str,
-    lines: Sequence[LayerRanks],
-    names: Mapping[str, str],
-    spread: str,
-    room: int,
-    bars: str,
-    rank: str,
-) -> "tuple[Table, bool]":
+    title: str, lines: Sequence[dict[str, Any]], names: dict[str, str], spread: bool, room: int, rank: str
+) -> "Table":
     """A row per layer or matrix: per product the rank as bars and as it is now, and the energy rank if it is
-    recorded and there is room. The second value says whether it is shown."""
+    recorded and there is room."""
     from rich.table import Table
     from rich.text import Text
 
-    products = list(dict.fromkeys(line.product for line in lines))
-    found = {(line.layer, line.product): line for line in lines}
-    now = {place: _now(line, rank, spread) for place, line in found.items()}
-    energies = {place: f"{line.last(ENERGY):.1f}" for place, line in found.items()}
-    taken = max(map(len, [title, *names.values()])) + GAP
-    taken += len(products) * (max(map(len, ["now", *now.values()])) + 2 * GAP)
-    more = len(products) * (max(map(len, ["energy", *energies.values()])) + GAP)
-    energy = rank != ENERGY and any(np.isfinite(line.energy_rank[ENERGY]).any() for line in lines)
-    energy = energy and room - taken - more >= len(products) * NARROWEST
-    taken += more if energy else 0
-    width = max(NARROWEST, min(WIDEST, (room - taken) // max(1, len(products))))
+    products = list(dict.fromkeys(line["product"] for line in lines))
+    energies = [_last(line, ENERGY) for line in lines]
+    width = (room - GAP - max(map(len, [title, *names.values()]))) // max(1, len(products)) - 2 * GAP
+    width -= len("12.34 ± 1.23") if spread else len("12.34")
+    more = len("energy") + GAP
+    energy = bool(rank != ENERGY and np.isfinite(energies).any() and width - more >= NARROWEST)
+    width = max(NARROWEST, min(WIDEST, width - more if energy else width))
     table = Table(box=None, padding=(0, GAP, 0, 0))
-    table.add_column(title, no_wrap=True)
+    table.add_column(title, overflow="fold")
     for product in products:
         table.add_column("rank" if product == MATRIX else product, no_wrap=True)
         table.add_column("now", justify="right", no_wrap=True)
@@ -263,23 +191,17 @@ def _table(
             table.add_column(f"{ENERGY} %\nenergy", justify="right", no_wrap=True)
     for layer, name in names.items():
         cells = []
-        for product in products:
-            course = found[layer, product].course(rank)
+        for line in (line for line in lines if line["layer"] == layer):
+            course, now = _course(line, rank), _last(line, rank)
             begin = next((at for at, one in enumerate(course) if one != 0), 0)  # no rank before any change
-            cells += [sparkline(course[begin:], width, bars), now[layer, product]]
-            cells += [energies[layer, product]] if energy else []
+            deviation = f" ± {line['stds'][-1]:.2f}" if spread and np.isfinite(now) else ""
+            cells += [sparkline(course[begin:], width), f"{now:.2f}{deviation}" if course else ""]
+            cells += [f"{_last(line, ENERGY):.1f}"] * energy
         table.add_row(Text(name), *cells)
-    return table, energy
+    return table
 
 
-def _now(line: LayerRanks, rank: str, spread: str) -> str:
-    if not line.means:
-        return ""
-    now = line.last(rank)
-    return f"{now:.2f}" + (f"{spread}{line.stds[-1]:.2f}" if spread and np.isfinite(now) else "")
-
-
-def sparkline(values: Sequence[float], width: int, bars: str = BARS) -> str:
+def sparkline(values: Sequence[float], width: int) -> str:
     """Values as a row of at most `width` bars, each a mean, from the least value to the largest.
 
     >>> sparkline([1, 2, 3, 4, 5, 6, 7, 8], width=8)
@@ -290,28 +212,24 @@ def sparkline(values: Sequence[float], width: int, bars: str = BARS) -> str:
     if not len(values):
         return ""
     parts = np.array_split(np.asarray(values, float), min(width, len(values)))
-    means = np.array(
-        [part[np.isfinite(part)].mean() if np.isfinite(part).any() else np.nan for part in parts]
-    )
-    if np.isnan(means).all():
-        return " " * len(means)
-    low, high = np.nanmin(means), np.nanmax(means)
-    heights = (means - low) / (high - low if high > low else 1.0) * (len(bars) - 1)
-    return "".join(" " if np.isnan(height) else bars[round(height)] for height in heights)
+    known = [part[np.isfinite(part)] for part in parts]
+    means = [part.mean() if len(part) else np.nan for part in known]
+    finite = [mean for mean in means if np.isfinite(mean)]
+    low, high = min(finite, default=0.0), max(finite, default=0.0)
+    heights = [(mean - low) / (high - low if high > low else 1.0) * (len(BARS) - 1) for mean in means]
+    return "".join(" " if np.isnan(height) else BARS[round(height)] for height in heights)
 
 
-def _stage_lines(shot: Snapshot) -> list[str]:
-    if shot.stages is None:
+def _stage_lines(stages: dict[str, Any] | None) -> list[str]:
+    if stages is None:
         return ["stages: looking for them"]
-    what, because = searched(shot.stages, shot.losses, len(shot.measured), shot.heads)
-    if not what:
-        return [f"stages: cannot be told, since {because}"]
-    where = because and f" in the {what}; {because}"
-    lines = [f"stages: {len(shot.stages) or 'none'} by step {shot.stages.until}{where}"]
-    for stage in shot.stages:
-        first, *others = stage.curves
-        when = "step {} ({} to {})".format(stage.step, *stage.interval)
-        sure = "> 99 %" if stage.probability > 0.99 else f"{100 * stage.probability:.0f} %"
-        more = f" and {len(others)} more curve{'s' * (len(others) > 1)}" if others else ""
+    if not stages["searched"]:
+        return ["stages: cannot be told, since losses and measurements are too few, or too far apart"]
+    lines = [f"stages: {len(stages['stages']) or 'none'} by step {stages['until']}"]
+    for stage in stages["stages"]:
+        first, *others = stage["curves"]
+        when = "step {} ({} to {})".format(stage["step"], *stage["interval"])
+        sure = "> 99 %" if stage["probability"] > 0.99 else f"{100 * stage['probability']:.0f} %"
+        more = f" and {len(others)} more" if others else ""
         lines.append(f"  {when}, {sure} sure: {first}{more}")
     return lines

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rankrise.show.console import Fitting, plain_table, safe_console
+from rankrise.show.console import plain_table, safe_console
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from rich.table import Table
 
     from rankrise.use.types import GainCurve, Truncation
 
@@ -122,7 +123,7 @@ def _falls_again(curve: "GainCurve") -> bool:
     return at in gains and any(gain < gains[at] - FALLS for rank, gain in gains.items() if rank > at)
 
 
-def _summary(truncation: "Truncation") -> Fitting:
+def _summary(truncation: "Truncation") -> "Table":
     """The functional ranks, with a star where they say little."""
     rows = []
     for curve in truncation.curves:
@@ -135,7 +136,7 @@ def _summary(truncation: "Truncation") -> Fitting:
     return plain_table(titles, rows, LEFT, "Functional rank")
 
 
-def _points(truncation: "Truncation") -> Fitting:
+def _points(truncation: "Truncation") -> "Table":
     """The scores of every group at each rank."""
     points = [point for curve in truncation.curves for point in curve.points]
     names = list(dict.fromkeys(name for point in points for name in point.scores))

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rankrise.claims import INTERVALS, Claim, Measure
 
@@ -23,25 +23,21 @@ NAMED = 2
 
 def print_verdicts(console: "Console", claims: Sequence[Claim]) -> None:
     """Print the verdicts by subject and source, then what is not judged and which runs are left out."""
-    from rankrise.show.console import Fitting
-
     for subject in dict.fromkeys(claim.data or claim.runs[0] for claim in claims):
         ours = [claim for claim in claims if (claim.data or claim.runs[0]) == subject]
         judged = [claim for claim in ours if claim.verdict != "not judged"]
         for source in dict.fromkeys(claim.source for claim in judged):
             console.print(_text(f"\n{subject}: {source}'s claims", style="bold"))
-            table, before = _table(no_wrap=(True, False, True)), ""
+            table, before = _table("left", False), ""
             for claim in (claim for claim in judged if claim.source == source):
                 turned = f"but {claim.otherwise}" if claim.otherwise else ""
                 name, before = "" if claim.name == before else claim.name, claim.name
                 table.add_row(name, claim.part, _verdict(claim), turned if claim.measures else claim.reason)
-            console.print(Fitting(table))
-        unjudged: dict[str, dict[str, None]] = {}  # names by the reason
-        for claim in ours:
-            if claim.verdict == "not judged":
-                unjudged.setdefault(claim.reason, {})[claim.name] = None
-        for reason, names in unjudged.items():
-            console.print(_text(f"\nNot judged on {subject}: {', '.join(names)}. {reason}"))
+            console.print(table)
+        for reason in dict.fromkeys(claim.reason for claim in ours if claim not in judged):
+            same = [claim for claim in ours if claim not in judged and claim.reason == reason]
+            names = ", ".join(dict.fromkeys(claim.name for claim in same))
+            console.print(_text(f"\nNot judged on {subject}: {names}. {reason}"))
         if left_out := runs_left_out(ours):
             console.print(_text(f"\n{left_out}"))
     some = any(claim.otherwise and claim.measures for claim in claims if claim.verdict != "not judged")
@@ -52,8 +48,6 @@ def print_verdicts(console: "Console", claims: Sequence[Claim]) -> None:
 def print_measures(console: "Console", claims: Sequence[Claim], why: bool = False) -> None:
     """Print each claim, then on each subject its verdict, what would turn it, its effects and its numbers."""
     from rich.padding import Padding
-
-    from rankrise.show.console import Fitting
 
     for _, group in groupby(claims, key=lambda claim: claim.name):
         same = list(group)
@@ -66,7 +60,7 @@ def print_measures(console: "Console", claims: Sequence[Claim], why: bool = Fals
                 line = "; ".join(f"layer {one.layer} {number_of(one)}" for one in claim.effects)
                 console.print(Padding(_text(f"{claim.effects[0].name}: {line}"), (0, 0, 0, 2)))
             if claim.measures:
-                console.print(Padding(Fitting(_measure_table(claim, why)), (0, 0, 0, 2)))
+                console.print(Padding(_measure_table(claim, why), (0, 0, 0, 2)))
     if any(claim.measures for claim in claims):
         more = "" if why else " Pass --why for the reason behind each threshold."
         console.print(_text(f"\n{LEGEND}{more}", style="dim"))
@@ -95,7 +89,7 @@ def number_of(measure: Measure) -> str:
 
 def _measure_table(claim: Claim, why: bool) -> "Table":
     """The deciding measures, and those that another choice changes."""
-    table = _table(justify=("left", "right", "left"), no_wrap=(True, True, True))
+    table = _table("right", True)
     decided = {(one.name, one.value, one.needed) for one in claim.deciding}
     others = [one for one in claim.choices if one.value is not None]
     changed = [one for one in others if (one.name, one.value, one.needed) not in decided]
@@ -108,13 +102,14 @@ def _measure_table(claim: Claim, why: bool) -> "Table":
     return table
 
 
-def _table(no_wrap: Sequence[bool], justify: Sequence[Any] = ("left",) * 3) -> "Table":
-    """Three columns, and a last one for sentences."""
+def _table(second: str, whole: bool) -> "Table":
+    """Three columns and a last one for sentences; the second is justified so, and is kept whole or wraps."""
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
-    for side, alone in zip(justify, no_wrap, strict=True):
-        table.add_column(justify=side, no_wrap=alone)
+    table.add_column(no_wrap=True)
+    table.add_column(justify=second, no_wrap=whole)  # type: ignore[arg-type]
+    table.add_column(no_wrap=True)
     table.add_column(min_width=20)
     return table
 

@@ -134,8 +134,9 @@ def curves_of(run: TrackedRun) -> Iterator[Curve]:
     """
 
     def usable(ranks: np.ndarray, noisy: np.ndarray) -> np.ndarray:
-        known = np.isfinite(ranks).reshape(len(ranks), -1)
-        count, noise = known.sum(1), noisy.reshape(len(ranks), -1).sum(1)
+        shape = len(ranks), math.prod(ranks.shape[1:])  # not -1: there may be no rows yet
+        known = np.isfinite(ranks).reshape(shape)
+        count, noise = known.sum(1), noisy.reshape(shape).sum(1)
         clear: np.ndarray = (count == known.any(0).sum()) & (2 * noise <= count)
         return clear
 

@@ -111,10 +111,10 @@ def test_energy_ranks_and_other_matrices_have_their_place(tmp_path: Path) -> Non
     run = watch.load(tmp_path / "run")
     [name] = run.matrices
     shot = snapshot(run, None)
-    [line] = [line for line in shot.ranks if line.product == "matrix"]
-    assert line.layer == name
-    assert line.means[-1] == pytest.approx(4.75 / 4)
-    assert line.energy_rank["95"][-1] == 4
+    [line] = [line for line in shot["ranks"] if line["product"] == "matrix"]
+    assert line["layer"] == name
+    assert line["means"][-1] == pytest.approx(4.75 / 4)
+    assert line["energy_rank"]["95"][-1] == 4
     for width, shown in ((100, True), (50, False)):
         written = io.StringIO()
         console = Console(width=width, file=written, legacy_windows=False)
@@ -122,7 +122,7 @@ def test_energy_ranks_and_other_matrices_have_their_place(tmp_path: Path) -> Non
         rows = written.getvalue().splitlines()
         [row] = [row for row in rows if row.startswith(name)]
         told = " ".join(written.getvalue().split())
-        assert ("95 % of its energy: up to twice the head size" in told) is shown
+        assert ("95 % of its energy (up to twice the head size)" in told) is shown
         assert row.split()[-2:] == ["1.19", "4.0"]  # a matrix has few columns: there is room
         heads = [row for row in rows if "(layers." in row]
         assert all(("±" in row) and (row.count(".") == (7 if shown else 5)) for row in heads)
@@ -138,8 +138,8 @@ def test_while_it_is_written(folder: Path, tmp_path: Path) -> None:
     for name in ("ranks.jsonl", "steps.jsonl"):
         (part / name).write_text((folder / name).read_text()[:-500])
     shot = snapshot(watch.load(part), None)
-    assert "being written" in shot.state
-    assert 0 < len(shot.measured) < STEPS
+    assert "being written" in shot["state"]
+    assert 0 < len(shot["measured"]) < STEPS
     master, slave = pty.openpty()
     command = [sys.executable, "-m", "rankrise", "watch", str(part)]
     heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a background job ignores it
@@ -187,7 +187,7 @@ def test_a_run_whose_process_was_killed_is_not_taken_for_one_that_goes_on(
     assert process.stdout is not None
     assert process.stdout.readline() == b"there\n"
     assert watch.load(run).going_on is True
-    assert "being written" in snapshot(watch.load(run), None).state
+    assert "being written" in snapshot(watch.load(run), None)["state"]
     process.kill()
     process.communicate()
     assert watch.load(run).going_on is False

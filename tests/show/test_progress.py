@@ -4,13 +4,13 @@ import io
 
 import pytest
 
-from rankrise.show.progress import ProgressLines, bar
+from rankrise.show.progress import bar, progress_lines
 
 
 def lines_of(times: list[float], places: list[float], **told: bool) -> list[str]:
     """What is printed when each place is reached at its time."""
     clock, out = iter([0.0, *times]), io.StringIO()
-    move_to = ProgressLines("training", 1000, "images", clock=lambda: next(clock), out=out)
+    move_to = progress_lines("training", 1000, "images", clock=lambda: next(clock), out=out)
     for place in places:
         move_to(place, **told)
     return out.getvalue().splitlines()
@@ -24,17 +24,8 @@ def lines_of(times: list[float], places: list[float], **told: bool) -> list[str]
         ([0.5, 1.0], [500, 1000], {"tell": True}, ["training: 100 %, 1,000 images/s"]),
     ],
 )
-def test_lines_tell_rate_and_time_left(
-    times: list[float], places: list[float], told: dict, last: list
-) -> None:
+def test_lines_tell_rate_and_time_left(times, places, told, last) -> None:
     assert lines_of(times, places, **told)[-1:] == last
-
-
-def test_lines_come_ever_more_seldom() -> None:
-    times = [float(second) for second in range(1, 3601)]
-    lines = lines_of(times, [second / 4 for second in times])
-    assert 40 < len(lines) < 80
-    assert lines[0].startswith("training: 0 %, 0.25 images/s, 1:06:")
 
 
 def test_a_bar_in_a_pipe_is_lines(capsys) -> None:

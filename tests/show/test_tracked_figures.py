@@ -205,8 +205,8 @@ def test_a_run_that_diverged_is_shown_up_to_there(tmp_path: Path) -> None:
     for name in ("12", "2"):
         assert max(column(rows(tmp_path / f"out/figure-{name}.csv"), "step")) == run.last_finite_step
     shot = snapshot(run, None)
-    assert np.isnan([line.means[-1] for line in shot.ranks]).all()
-    assert np.isfinite([line.means[1] for line in shot.ranks]).all()
+    assert np.isnan([line["means"][-1] for line in shot["ranks"]]).all()
+    assert np.isfinite([line["means"][1] for line in shot["ranks"]]).all()
 
 
 def test_stages_to_smooth_counts_every_run(tracked: dict[str, Path], tmp_path: Path, know) -> None:

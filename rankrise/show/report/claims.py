@@ -17,59 +17,36 @@ VERDICTS = {
 }
 """Style and sign of each verdict."""
 MARKS = {True: ("holds", "✓ passes"), False: ("fails", "✗ fails"), None: ("open", "")}
-PLURAL = {"holds": "hold", "does not hold": "do not hold"}
 
 
 def claims_section(claims: Sequence[Claim]) -> str:
-    """How many claims have which verdict, which opens to each claim with its effects and verdicts.
-
-    The measures are folded beneath the reason; they are open if there is one run or data set.
-    """
+    """How many claims have which verdict, which opens to each claim with its effects and verdicts."""
     if not claims:
         return paragraph("No claim is about these runs: they have no attention heads.")
-    subjects: dict[str, dict[str, None]] = {}  # of claims that were not judged, by the reason
-    for claim in claims:
-        if claim.verdict == "not judged":
-            subjects.setdefault(claim.reason, {})[claim.data or ", ".join(claim.runs)] = None
-    unjudged = [f"Not judged on {', '.join(names)}. {reason}" for reason, names in subjects.items()]
-    opening = [f"<summary>{escape(tally(claims))}</summary>"]
-    if any(one.interval for claim in claims for one in claim.measures):
-        opening.append(paragraph(f"Brackets are {INTERVALS}."))
-    if left_out := runs_left_out(claims):
-        opening.append(paragraph(escape(left_out)))
-    alone = len({claim.data or claim.runs for claim in claims}) == 1
+    opening = f"<summary>{escape(tally(claims))}</summary>{paragraph(f'Brackets are {INTERVALS}.')}"
+    opening += paragraph(escape(runs_left_out(claims)))
     parts = []
     for name, group in groupby(claims, key=lambda claim: claim.name):
         same = list(group)
         statement = f"{escape(same[0].statement)} <em>({escape(same[0].source)}’s claim)</em>"
-        rows = "".join(_claim_row(claim, alone) for claim in same)
+        rows = "".join(map(_claim_row, same))
         table = _table("verdicts", ("Judged on", "Verdict", "Effect and why"), rows)
         heading = f"<h3>{escape(name.capitalize())}</h3>{paragraph(statement)}"
         parts.append(f'<div class="judged">{heading}{table}</div>')
-    return f"{''.join(map(paragraph, map(escape, unjudged)))}<details>{''.join([*opening, *parts])}</details>"
+    return f"<details>{opening}{''.join(parts)}</details>"
 
 
 def tally(claims: Sequence[Claim]) -> str:
-    """How many verdicts of each kind each source's claims have, and which claims do not hold."""
-    if all(claim.verdict == "not judged" for claim in claims):
-        return "No claim was judged here."
+    """How many verdicts of each kind each source's claims have."""
     parts = []
     for source in dict.fromkeys(claim.source for claim in claims):
-        ours = [claim for claim in claims if claim.source == source]
-        counts = Counter(str(claim.verdict) for claim in ours)
-        failed = [claim for claim in ours if claim.verdict == "does not hold"]
-        names = dict.fromkeys(f"{one.name}, {one.part}" if one.part else one.name for one in failed)
-        words = [
-            f"{counts[one]} {one if counts[one] == 1 else PLURAL.get(one, one)}"
-            + f" ({'; '.join(names)})" * (one == "does not hold")
-            for one in VERDICTS
-            if counts[one]
-        ]
-        parts.append(f"on {source}’s claims: {', '.join(words)}")
-    return f"Verdicts {'; '.join(parts)}."
+        counts = Counter(str(claim.verdict) for claim in claims if claim.source == source)
+        found = ", ".join(f"{verdict}: {counts[verdict]}" for verdict in VERDICTS if counts[verdict])
+        parts.append(f"Verdicts on {source}’s claims: {found}.")
+    return " ".join(parts)
 
 
-def _claim_row(claim: Claim, opened: bool) -> str:
+def _claim_row(claim: Claim) -> str:
     """Verdict, effect in each layer, and the reason, which opens to the measures behind it."""
     style, sign = VERDICTS[claim.verdict]
     verdict = f'<span class="verdict {style}"><span aria-hidden="true">{sign}</span> {claim.verdict}</span>'
@@ -77,7 +54,7 @@ def _claim_row(claim: Claim, opened: bool) -> str:
     if claim.measures:
         rows = "".join(map(_measure_row, (*claim.deciding, *claim.choices)))
         measures = _table("claims", ("Measure", "Value", "Needed", "Why there"), rows)
-        why = f"<details{' open' if opened else ''}><summary>{why}</summary>{measures}</details>"
+        why = f"<details><summary>{why}</summary>{measures}</details>"
     if claim.effects:
         layers = "; ".join(f"<span>layer {one.layer} {_number(one)}</span>" for one in claim.effects)
         why = f"{paragraph(f'{escape(claim.effects[0].name)}: {layers}', 'effects')}{why}"

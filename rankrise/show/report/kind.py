@@ -10,8 +10,6 @@ class Kind:
     """A kind of run; `name` is the folder of its scripts, in the order in which they need each other."""
 
     name: str
-    run: str
-    """What sentences call one of its runs."""
     link: str
     """The title of its page in the navigation of another."""
     heading: str
@@ -39,13 +37,3 @@ def many(count: int, thing: str) -> str:
     ('1 step', '6\u202f000 steps')
     """
     return f"{count} {thing}" if count == 1 else f"{count:,} {thing}s".replace(",", "\u202f")
-
-
-def several(names: Sequence[str], most: int = 4) -> str:
-    """The first few names, and how many more there are.
-
-    >>> several(["a", "b"]), several(["a", "b", "c", "d", "e", "f"])
-    ('a, b', 'a, b, c, d and 2 more')
-    """
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more

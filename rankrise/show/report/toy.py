@@ -8,17 +8,14 @@ from typing import Any
 import numpy as np
 
 from rankrise import predict
-from rankrise.recipes.toy_settings import ToySettings, log10_of
-from rankrise.runs import Descent, FullWeights, PerturbedCurve, ToyRun
+from rankrise.recipes.toy_settings import log10_of
+from rankrise.runs import Descent, PerturbedCurve, ToyRun
 from rankrise.runs.toy.pieces import Piece
 from rankrise.runs.toy.run import ACTIVE, fine_times
 from rankrise.show.report.arrays import curve
-from rankrise.show.report.kind import Kind, many, paragraph, several
+from rankrise.show.report.kind import Kind, many, paragraph
 
-DETAILED = 8
-"""Perturbations of an experiment that carry all their curves; the others carry distances only."""
-
-STAGE_FACTS = ("time", "coordinate", "sign", "loss", "left", "tied", "runner_up")
+STAGE_FACTS = ("time", "coordinate", "sign", "loss", "runner_up")
 
 FINDING = """Trained from a small initialisation, the weights of a transformer do not grow all at once.
 Boix-Adserà, Littwin, Abbe, Bengio and Susskind (NeurIPS 2023) proved it for attention with diagonal weights:
@@ -30,44 +27,18 @@ def answers(runs: Sequence[ToyRun]) -> list[str]:
     """Per run, how many stages Algorithm 1 finds, and how near to them training comes."""
     sentences = []
     for run in runs:
-        seed, *others = run.settings.seeds
-        scales = run.settings.alphas
-        name = f"Run {escape(run.name)}: " if len(runs) > 1 else ""
-        if not run.has(Piece("stages", seed)):
-            sentences.append(f"{name}<strong>Nothing has been computed yet.</strong>")
-            continue
-        stages = many(len(run.stages(seed)), "stage")
-        which = f" for seed {seed}" if others else ""
-        until = f"up to rescaled time {run.settings.until:g}{which}"
-        sentence = f"{name}<strong>Algorithm 1 finds {stages} {until}.</strong>"
+        seed, scale = run.settings.seeds[0], run.settings.alphas[-1]
+        sentence = "Nothing has been computed yet."
+        if run.has(Piece("stages", seed)):
+            stages = many(len(run.stages(seed)), "stage")
+            sentence = f"Algorithm 1 finds {stages} up to rescaled time {run.settings.until:g}."
+        sentence = f"{escape(run.name)}: <strong>{sentence}</strong>"
         if run.has(Piece("comparison", seed)):
-            comparison = run.derived(seed, "comparison")
-            errors = [float(comparison[scale]["largest_time_error"]) for scale in scales]
-            if not math.isnan(errors[-1]):
-                sentence += f" Training from <var>α</var> = {scale_html(scales[-1])} {_reaches(errors[-1])}"
-                if len(scales) > 1 and not math.isnan(errors[0]):
-                    sentence += f"; from <var>α</var> = {scale_html(scales[0])} it {_reaches(errors[0])}"
-                sentence += "."
+            error = 100 * float(run.derived(seed, "comparison")[scale]["largest_time_error"])
+            near = "misses a stage" if math.isinf(error) else f"is off by at most {error:.2g} % of its time"
+            sentence += f" Training from <var>α</var> = {scale} {near}." if error == error else ""
         sentences.append(sentence)
     return sentences
-
-
-def _reaches(error: float) -> str:
-    if math.isinf(error):
-        return "misses at least one of them"
-    percent = f"{100 * error:.2g}" if error < 0.995 else f"{100 * error:.0f}"
-    return f"is off by at most {percent}\u00a0% of a stage’s time"
-
-
-def scale_html(name: str) -> str:
-    """A scale as people write it.
-
-    >>> scale_html("1e-32"), scale_html("2.5e-3")
-    ('10<sup>−32</sup>', '2.5·10<sup>−3</sup>')
-    """
-    factor, exponent = name.split("e")
-    power = f"10<sup>{exponent.replace('-', '−')}</sup>"
-    return power if factor == "1" else f"{escape(factor)}·{power}"
 
 
 def chapters(runs: Sequence[ToyRun]) -> list[str]:
@@ -75,23 +46,16 @@ def chapters(runs: Sequence[ToyRun]) -> list[str]:
     paragraphs = []
     for run in runs:
         settings = run.settings
-        heads = settings.layers * settings.heads
-        network = f"one attention head with diagonal weights of dimension {settings.dimension}"
-        if heads > 1:
-            parts = f"{many(settings.layers, 'layer')} and {many(settings.heads, 'head')} per layer"
-            network = f"a diagonal transformer of dimension {settings.dimension}, {parts}"
-        name = f"<strong>{escape(run.name)}</strong>: " if len(runs) > 1 else ""
-        seeds = f" for each of {len(settings.seeds)} seeds" if len(settings.seeds) > 1 else ""
-        scales = ", ".join(map(scale_html, settings.alphas))
+        heads = f"{many(settings.layers, 'layer')} of {many(settings.heads, 'head')}"
         done = (
-            f"{name}This run trained {network}, {2 * settings.dimension * heads} coordinates in all, on "
+            f"{escape(run.name)} trained a diagonal network of dimension {settings.dimension}, {heads}, on "
             f"{settings.samples} samples of {settings.tokens} tokens from a random network of that form, "
-            f"starting at size <var>α</var> = {scales}{seeds}."
+            f"starting at size <var>α</var> = {', '.join(settings.alphas)}."
         )
         paragraphs.append(paragraph(done))
         if run.missing:
-            names = several([piece.name for piece in run.missing])
-            paragraphs.append(paragraph(f"The run is not finished: {escape(names)} missing.", "warning"))
+            missing = f"not finished: {len(run.missing)} pieces missing, such as {run.missing[0].name}."
+            paragraphs.append(paragraph(f"{escape(run.name)} is {escape(missing)}", "warning"))
     return paragraphs
 
 
@@ -103,26 +67,24 @@ def gather(run: ToyRun) -> dict[str, Any]:
 
 def _seed(run: ToyRun, seed: int) -> dict[str, Any]:
     settings, stages, places = run.settings, run.stages(seed), run.places(seed)
-    flows = [
-        (alpha, run.flow(seed, alpha)) for alpha in settings.alphas if run.has(Piece("flow", seed, alpha))
-    ]
-    ends = [float(flow.times[-1]) for _, flow in flows]
+    flows = {alpha: run.flow(seed, alpha) for alpha in settings.alphas if run.has(Piece("flow", seed, alpha))}
     noise = {"strict-minima": settings.strict_minima_std, "noise-robustness": settings.noise_robustness_std}
+    last = 1.02 * (stages[-1].time if len(stages) else 1.0)
+    single = settings.layers == settings.heads == 1
+    short = [f"L{place.layer + 1}H{place.head + 1} {place.kind} {place.entry}" for place in places]
     return {
         "labels": run.labels(seed),
-        "short": run.labels(seed)
-        if settings.layers == settings.heads == 1
-        else [f"L{place.layer + 1}H{place.head + 1} {place.kind} {place.entry}" for place in places],
+        "short": run.labels(seed) if single else short,
         "kinds": [place.kind for place in places],
         "initial_loss": stages.initial_loss,
         "message": stages.message,
-        "until": max(ends) if ends else 1.02 * (stages[-1].time if len(stages) else 1.0),
+        "until": max((float(flow.times[-1]) for flow in flows.values()), default=last),
         "stages": [
             {name: getattr(stage, name) for name in STAGE_FACTS}
             | {"point": [[index, float(stage.point[index])] for index in stage.support]}
             for stage in stages
         ],
-        "flows": [_flow(flow, alpha) for alpha, flow in flows],
+        "flows": [_flow(flow, alpha) for alpha, flow in flows.items()],
         "descents": [
             _descent(run.descent(seed, alpha, step), alpha)
             for alpha in settings.alphas
@@ -130,15 +92,11 @@ def _seed(run: ToyRun, seed: int) -> dict[str, Any]:
             if run.has(Piece("descent", seed, alpha, step))
         ],
         "perturbations": {
-            kind: {
-                "std": std,
-                "threshold": settings.threshold,
-                "experiments": _perturbations(run.perturbations(seed, kind)),
-            }
+            kind: {"std": std, "experiments": list(map(_perturbation, run.perturbations(seed, kind)))}
             for kind, std in noise.items()
             if run.has(Piece(kind, seed))  # type: ignore[arg-type]
         },
-        "full": _full(run.full(seed), settings) if run.has(Piece("full", seed)) else None,
+        "full": _full(run, seed) if run.has(Piece("full", seed)) else None,
     }
 
 
@@ -153,7 +111,6 @@ def _flow(flow: predict.Flow, alpha: str) -> dict[str, Any]:
         "curves": _columns(times, flow.at(fine).numpy()),
         "loss": curve(times, np.interp(times, flow.times.numpy(), flow.losses.numpy()), logarithmic=True),
         "switches": switches,
-        "message": flow.message,
     }
 
 
@@ -170,7 +127,6 @@ def _descent(descent: Descent, alpha: str) -> dict[str, Any]:
         "loss": curve(times, descent.losses.numpy(), logarithmic=True),
         "switches": switches,
         "step": descent.step,
-        "message": descent.message,
     }
 
 
@@ -179,49 +135,32 @@ def _columns(times: np.ndarray, values: np.ndarray) -> list[dict[str, Any]]:
     return [curve(times, column, float(np.ptp(values))) for column in values.T]
 
 
-def _full(full: FullWeights, settings: ToySettings) -> dict[str, Any]:
+def _full(run: ToyRun, seed: int) -> dict[str, Any]:
+    full = run.full(seed)
     times = full.times.numpy()
     to_training_time = -full.log10_scale * math.log(10)  # the prediction is in rescaled time
+    products = {
+        "KQ": (full.singular_values_kq, full.predicted_kq),
+        "VO": (full.singular_values_vo, full.predicted_vo),
+    }
     return {
         "loss": curve(times, full.losses.numpy(), logarithmic=True),
-        "curves": {
-            "KQ": _columns(times, full.singular_values_kq.numpy()),
-            "VO": _columns(times, full.singular_values_vo.numpy()),
-        },
-        "predicted": {
-            "KQ": (to_training_time * full.predicted_kq).tolist(),
-            "VO": (to_training_time * full.predicted_vo).tolist(),
-        },
-        "dimension": settings.dimension,
-        "scale": settings.full_scale,
+        "curves": {name: _columns(times, values.numpy()) for name, (values, _) in products.items()},
+        "predicted": {name: (to_training_time * ranks).tolist() for name, (_, ranks) in products.items()},
+        "dimension": run.settings.dimension,
+        "scale": run.settings.full_scale,
         "step": full.step,
-        "message": full.message,
     }
 
 
-def _perturbations(experiments: list[PerturbedCurve]) -> list[dict[str, Any]]:
-    """The distance of each experiment from the original, and all its curves for some."""
-    detailed = np.linspace(0, len(experiments) - 1, min(DETAILED, len(experiments))).round().astype(int)
-    gathered = []
-    for number, one in enumerate(experiments):
-        times, both = (
-            one.times.numpy(),
-            {"original": one.original.numpy(), "perturbed": one.perturbed.numpy()},
-        )
-        distance = np.abs(both["perturbed"] - both["original"]).max(axis=1)
-        gathered.append({"start": one.start, "distance": curve(times, distance, logarithmic=True)})
-        if number in detailed:
-            height = max(float(np.ptp(values)) for values in both.values())
-            seen = np.abs(np.concatenate([*both.values()])).max(axis=0) >= ACTIVE
-            for name, values in both.items():
-                shown = np.flatnonzero(seen).tolist()
-                gathered[-1][name] = {str(at): curve(times, values[:, at], height) for at in shown}
-    return gathered
+def _perturbation(one: PerturbedCurve) -> dict[str, Any]:
+    """How far a perturbed path is from the original."""
+    distance = (one.perturbed - one.original).abs().amax(1).numpy()
+    return {"start": one.start, "distance": curve(one.times.numpy(), distance, logarithmic=True)}
 
 
 TOY = Kind(
     name="toy",
-    run="toy run",
     link="The toy",
     heading="Stages of learning",
     finding=FINDING,

@@ -1,15 +1,17 @@
-"""The page of tracked runs, one or several, and the data of its plots."""
+"""The page of tracked runs, one or several: their story, and the data of its plots."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
+from html import escape
 from typing import Any
 
 import numpy as np
 
 from rankrise.runs import Study, TrackedRun, found_stages, studies
 from rankrise.show.report.arrays import packed
-from rankrise.show.report.kind import Kind
-from rankrise.show.report.tracked_story import answers, chapters, stage_sentence
-from rankrise.show.tracked_words import head_count, layer_titles, rank_kinds
+from rankrise.show.report.kind import Kind, many, paragraph
+from rankrise.show.terminal import PROCESS_ENDED
+from rankrise.show.tracked_words import head_count, layer_titles, length, rank_kinds
 
 # Numbers of all runs together. One takes 5.3 bytes of the page, which is to stay below 5 MB.
 RANK_NUMBERS = 300_000
@@ -19,10 +21,6 @@ LEADING_NUMBERS = 150_000
 MOST_MOMENTS, FEWEST_MOMENTS = 400, 40
 """Below the fewest, leading values of heads become means over each layer."""
 MOST_SPECTRA, MOST_VALUES, METRIC_POINTS = 12, 64, 600
-TENTH = 0.1
-"""Values above this fraction of the largest are counted."""
-HEAD_PRODUCTS = ("KQ", "VO", "KQ and VO")
-"""The groups of a truncation that are products of heads, not matrices."""
 METRICS = ("loss", "validation_loss", "accuracy", "perplexity", "learning_rate")
 FURTHER = ("perplexity/", "word_perplexity/")
 """Metrics of further texts: these words, then the name of the text."""
@@ -34,6 +32,83 @@ it began. Boix-Adserà, Littwin, Abbe, Bengio and Susskind (NeurIPS 2023) found 
 rises gradually as training goes on. The <em>stable rank</em>,
 ‖<var>A</var>‖<sub>F</sub>² / ‖<var>A</var>‖<sub>2</sub>², is 1 if there is a single direction, and
 higher the more directions are about as large as the largest."""
+
+
+# The story.
+
+
+def answers(runs: Sequence[TrackedRun]) -> list[str]:
+    """Per study, the stages of its first run."""
+    return [
+        f"{escape(study.main[0].name)}: <strong>{stage_sentence(study.main[0])}</strong>"
+        for study in studies(runs, of_heads=False)
+    ]
+
+
+def stage_sentence(run: TrackedRun) -> str:
+    """How many stages were found, and when."""
+    if not run.last_finite_step:
+        return "; ".join(["Nothing has been measured yet", *run.missing_ranks]) + "."
+    if not run.clear.any():
+        return "At all measured steps, the change is rounding noise."
+    found = found_stages(run)
+    if not found.searched:
+        return (
+            "We cannot tell whether there are stages: losses and measurements are too few, or too far apart."
+        )
+    if not found:
+        return "We found no stages."
+    return f"We found {many(len(found), 'stage')}, at step {', '.join(str(stage.step) for stage in found)}."
+
+
+def chapters(runs: Sequence[TrackedRun]) -> list[str]:
+    """Per study, what was trained, which runs go on, and what came out."""
+    paragraphs = []
+    for study in studies(runs, of_heads=False):
+        paragraphs.append(paragraph(_trained(study)))
+        paragraphs += [paragraph(_going_on(run), "warning") for run in study.members if not run.finished]
+        run = study.main[0]
+        courses = [_course(run, name) for name in run.products if run.last_finite_step]
+        if courses:
+            paragraphs.append(paragraph(f"{escape(run.name)}: {' '.join(courses)}", "came-out"))
+    return paragraphs
+
+
+def _trained(study: Study) -> str:
+    """The model, how it was trained, on what and how long."""
+    run = study.main[0]
+    heads, size = ([layer[name] for layer in run.layers] for name in ("heads", "d_head"))
+    shape = f"{many(len(run.matrices), 'other weight')}"
+    if run.layers:
+        shape = f"{many(len(run.layers), 'layer')} of {many(max(heads), 'head')} of size {max(size)}"
+    base = "" if run.base is None else f", from {escape(run.base)}"
+    adapter = "" if run.adapter_rank is None else f", an adapter of rank {run.adapter_rank}"
+    several = f" There are {len(study.members)} runs." if len(study.members) > 1 else ""
+    notes = "".join(f" Note: {escape(note)}." for note in run.notes)
+    return (
+        f"<strong>{escape(study.label)}</strong>: {escape(run.info['model'])} ({shape}){adapter}{base}, "
+        f"trained for {length(run)}.{several}{notes}"
+    )
+
+
+def _going_on(run: TrackedRun) -> str:
+    going_on = {True: "it goes on", False: PROCESS_ENDED, None: "it goes on, or was cut off"}
+    why = escape(str(run.info.get("stopped") or going_on[run.going_on]).rstrip("."))
+    return f"{escape(run.name)} is not finished: {why}. Its last measured step is {run.last_finite_step}."
+
+
+def _course(run: TrackedRun, product: str) -> str:
+    """From where to where the mean stable rank went."""
+    course = np.nanmean(run.ranks[product], axis=(1, 2))
+    name = "".join(f"W<sub>{letter}</sub>" for letter in product)
+    since = "" if run.since is None else f" since {escape(run.since)}"
+    return (
+        f"The stable rank of the change in <var>{name}</var><sup>⊤</sup>{since} goes from {course[0]:.2f} to "
+        f"{course[-1]:.2f}, and was {course.max():.2f} at most."
+    )
+
+
+# The data.
 
 
 def gather_all(runs: Sequence[TrackedRun]) -> dict[str, Any]:
@@ -52,7 +127,6 @@ def gather(study: Study, run: TrackedRun, share: float = 1.0) -> dict[str, Any]:
     room = share * RANK_NUMBERS / max(1, len(kinds) * (heads + len(matrices)))
     moments = _spread(len(run.finite_steps), min(MOST_MOMENTS, max(8, int(room))))
     titled = zip(run.layers, layer_titles(run), strict=True)
-    with_spectra = heads and len(run.finite_spectra_steps)
     return {
         "name": run.name,
         "study": study.label,
@@ -68,7 +142,8 @@ def gather(study: Study, run: TrackedRun, share: float = 1.0) -> dict[str, Any]:
             for layer, title in titled
         ],
         "steps": run.finite_steps[moments].tolist(),
-        "noise": _noise(run, moments),
+        "clear": run.clear[moments].tolist(),
+        "history": "history" in run.extra,
         "kinds": {
             kind: {name: _by_layer(run, products[name][kind][run.finite][moments]) for name in products}
             for kind in kinds
@@ -77,21 +152,11 @@ def gather(study: Study, run: TrackedRun, share: float = 1.0) -> dict[str, Any]:
             {"name": name, "kinds": {kind: packed(one[run.finite][moments]) for kind, one in curves.items()}}
             for name, curves in matrices.items()
         ],
-        "spectra": _spectra(run, int(share * SPECTRUM_NUMBERS / heads)) if with_spectra else NOTHING,
-        "matrix_spectra": _matrix_spectra(run) if matrices else NOTHING,
+        "spectra": _spectra(run, int(share * SPECTRUM_NUMBERS / heads)) if heads else NOTHING,
         "leading": _leading(run, int(share * LEADING_NUMBERS / heads)) if heads else NOTHING,
         "training": _training(run),
-        "stages": [
-            {
-                "step": stage.step,
-                "interval": list(stage.interval),
-                "probability": stage.probability,
-                "curves": list(stage.curves),
-            }
-            for stage in found_stages(run)
-        ],
+        "stages": [asdict(stage) | {"curves": list(stage.curves)} for stage in found_stages(run)],
         "about_stages": stage_sentence(run),
-        "truncation": None if run.truncation is None else _truncation(run.truncation),
     }
 
 
@@ -108,75 +173,33 @@ def _by_layer(run: TrackedRun, values: np.ndarray, merged: bool = False) -> list
     return [packed(np.moveaxis(layer, 0, -1)) for layer in layers]
 
 
-def _noise(run: TrackedRun, moments: np.ndarray) -> dict[str, Any] | None:
-    """How many heads are below rounding noise, (layers, moments) of each product, and which matrices are, of
-    "matrices"; None for a run that was tracked while it trained."""
-    if all(np.isnan(run.noise_share(name)[run.finite]).all() for name in (*run.products, *run.matrices)):
-        return None
-    below = {name: run.below_noise(name).sum(axis=2) for name in run.products}
-    if run.matrices:
-        below["matrices"] = np.stack([run.below_noise(name) for name in run.matrices], axis=1)
-    return {name: packed(counts[run.finite][moments].T) for name, counts in below.items()}
-
-
 def _spectra(run: TrackedRun, numbers: int) -> dict[str, Any]:
-    """Spectra by layer at some steps, `numbers` for each head, the leading values densest.
+    """Spectra by layer at some steps, about evenly on a logarithmic clock, `numbers` for each head.
 
-    Without room for heads, each layer has the mean over them.
+    The leading values are the densest. Without room for heads, each layer has the mean over them.
     """
-    values = _indices(max(min(layer["d_model"], 2 * layer["d_head"]) for layer in run.layers))
-    values = np.union1d(values, [layer["d_head"] - 1 for layer in run.layers])  # an initial product's last
+    steps = run.finite_spectra_steps
+    if not len(steps):
+        return NOTHING
+    count = max(min(layer["d_model"], 2 * layer["d_head"]) for layer in run.layers)
+    values = np.unique(np.geomspace(1, count, 2 * MOST_VALUES).round().astype(int)) - 1
     merged = numbers < 3 * len(values)
-    steps = _spectra_steps(run, MOST_SPECTRA if merged else min(MOST_SPECTRA, numbers // len(values) - 1))
+    most = MOST_SPECTRA if merged else min(MOST_SPECTRA, numbers // len(values) - 1)
+    wanted = np.geomspace(steps[0], steps[-1], most)
+    steps = np.unique(steps[[np.abs(np.log(steps / aim)).argmin() for aim in wanted]])
 
-    def carried(name: str, step: int | None) -> tuple[list[Any], list[Any]]:
-        """By layer: values (heads, n), and how many of all are above a tenth of the largest."""
+    def carried(name: str, step: int | None) -> list[dict[str, Any]]:
         layers = [np.asarray(spectrum, dtype=float) for spectrum in run.spectrum(name, step)]
-        counts = [(spectrum > TENTH * spectrum[:, :1]).sum(axis=1) for spectrum in layers]
-        if merged:
-            layers = [spectrum.mean(axis=0, keepdims=True) for spectrum in layers]
-            counts = [count.mean(keepdims=True) for count in counts]
-        shown = [packed(spectrum[:, values[values < spectrum.shape[1]]]) for spectrum in layers]
-        return shown, [packed(count) for count in counts]
+        layers = [one.mean(axis=0, keepdims=True) for one in layers] if merged else layers
+        return [packed(one[:, values[values < one.shape[1]]]) for one in layers]
 
-    initial = {name: carried(name, None) for name in run.products}
-    change = {name: [carried(name, int(step)) for step in steps] for name in run.products}
     return {
         "steps": steps.tolist(),
         "indices": (values + 1).tolist(),
         "merged": merged,
-        "initial": {name: shown for name, (shown, _) in initial.items()},
-        "change": {name: [shown for shown, _ in moments] for name, moments in change.items()},
-        "initial_above": {name: counts for name, (_, counts) in initial.items()},
-        "change_above": {name: [counts for _, counts in moments] for name, moments in change.items()},
+        "initial": {name: carried(name, None) for name in run.products},
+        "change": {name: [carried(name, int(step)) for step in steps] for name in run.products},
     }
-
-
-def _matrix_spectra(run: TrackedRun) -> dict[str, Any]:
-    """Spectra of each matrix's change at some steps; empty ones of large matrices were not recorded."""
-    steps = _spectra_steps(run, MOST_SPECTRA)
-    change = []
-    for name in run.matrices:
-        spectra = [run.spectrum(name, int(step)) for step in steps]
-        change.append([packed(spectrum[_indices(len(spectrum))]) for spectrum in spectra])
-    indices = [(_indices(min(matrix["shape"])) + 1).tolist() for matrix in run.info["matrices"]]
-    return {"steps": steps.tolist(), "indices": indices, "change": change}
-
-
-def _spectra_steps(run: TrackedRun, most: int) -> np.ndarray:
-    """Up to `most` of the steps with full spectra, about evenly on a logarithmic clock."""
-    steps = run.finite_spectra_steps
-    if not len(steps):
-        return steps
-    wanted = np.geomspace(steps[0], steps[-1], most)
-    return np.unique(steps[[np.abs(np.log(steps / aim)).argmin() for aim in wanted]])
-
-
-def _indices(count: int) -> np.ndarray:
-    """Up to about MOST_VALUES places in a spectrum, counted from 0: first all, then ever farther apart."""
-    if count <= MOST_VALUES:
-        return np.arange(count)
-    return np.unique(np.geomspace(1, count, 2 * MOST_VALUES).round().astype(int)) - 1
 
 
 def _leading(run: TrackedRun, numbers: int) -> dict[str, Any]:
@@ -202,64 +225,21 @@ def _training(run: TrackedRun) -> dict[str, Any]:
     found = {}
     for name in (*METRICS, *sorted(name for name in recorded if name.startswith(FURTHER))):
         known = np.isfinite(recorded.get(name, np.zeros(0)))
-        if not known.any():
-            continue
-        steps, values = recorded["step"][known].astype(float), recorded[name][known]
-        ends = {"first": float(values[0]), "last": float(values[-1])}
-        window = -(-len(steps) // METRIC_POINTS)
-        starts = np.arange(0, len(steps), window)
-        counts = np.diff(np.append(starts, len(steps)))
-        steps, values = (np.add.reduceat(one, starts) / counts for one in (steps, values))
-        found[name] = {"steps": packed(steps), "values": packed(values), "window": window, **ends}
-    return found
-
-
-def _truncation(truncation: dict[str, Any]) -> list[dict[str, Any]]:
-    """The share of the gain at each rank, of every group."""
-    found = []
-    for curve in truncation["curves"]:
-        points = [point for point in curve["points"] if point["gain"] is not None]
-        found.append(
-            {
-                "group": curve["group"],
-                "method": curve["method"],
-                "heads": curve["group"] in HEAD_PRODUCTS,
-                "ranks": [point["rank"] for point in points],
-                "gains": [float(point["gain"]) for point in points],
-                "functional": curve["functional_rank"],
-                "full": curve["full_rank"],
-                "gain": truncation.get("gain", 0.99),
-                "on": truncation.get("measured_on", ""),
+        if known.any():
+            steps, values = recorded["step"][known], recorded[name][known]
+            windows = np.array_split(np.arange(len(steps)), min(METRIC_POINTS, len(steps)))
+            found[name] = {
+                "steps": packed([steps[window].mean() for window in windows]),
+                "values": packed([values[window].mean() for window in windows]),
+                "window": len(windows[0]),
+                "first": float(values[0]),
+                "last": float(values[-1]),
             }
-        )
     return found
-
-
-def _settings(run: TrackedRun) -> dict[str, Any]:
-    """What was tracked, and the recipe if there is one."""
-    return {
-        "model": run.info["model"],
-        "layers tracked": len(run.layers),
-        "heads in a layer": sorted({layer["heads"] for layer in run.layers}),
-        "width": sorted({layer["d_model"] for layer in run.layers}),
-        "size of a head": sorted({layer["d_head"] for layer in run.layers}),
-        "products": run.products,
-        "other matrices": run.matrices,
-        "base": run.base,
-        "adapter rank": run.adapter_rank,
-        "highest rank of a change": run.ceilings or None,
-        **run.recipe,
-    }
-
-
-def _subject(study: Study) -> str:
-    alone = study.data is not None and len(study.members) == 1
-    return f"{study.title} (run {study.members[0].name})" if alone else study.title
 
 
 TRACKED = Kind(
     name="tracked",
-    run="transformer run",
     link="Transformers",
     heading="Rank of what was learned",
     finding=FINDING,
@@ -272,9 +252,9 @@ TRACKED = Kind(
         "runs": "Runs",
     },
     scripts=("run.js", "ranks.js", "spectra.js", "training.js", "several.js", "main.js"),
-    subjects=lambda runs: [_subject(study) for study in studies(runs, of_heads=False)],
+    subjects=lambda runs: [study.title for study in studies(runs, of_heads=False)],
     answers=answers,
     chapters=chapters,
-    settings=_settings,
+    settings=lambda run: {"model": run.info["model"], "products": run.products, **run.recipe},
     payload=gather_all,
 )

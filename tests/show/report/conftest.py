@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pages import write_report
 
 from rankrise.runs import ToyRun, open
-from rankrise.show.report import write_report
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -1,7 +1,11 @@
 """What the tests read off a page, and what every page must do."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from rankrise.runs import Run
+from rankrise.show.report import write_pages
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
@@ -9,6 +13,10 @@ if TYPE_CHECKING:
 Open = Callable[..., "Page"]
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
 PLOTS = "svg[aria-roledescription=plot]"
+
+
+def write_report(runs: Sequence[Run], path: Path) -> Path:
+    return write_pages(runs, path)[0].path
 
 
 def plain(text: str) -> float:

@@ -14,8 +14,7 @@ from rankrise.show.report.arrays import TOLERANCE, curve, kept_points, packed
 
 def unpacked(carried: dict[str, Any]) -> np.ndarray:
     """An array as the page carries it."""
-    kind, dtype = ("u16", "<u2") if "u16" in carried else ("f32", "<f4")
-    return np.frombuffer(base64.b64decode(carried[kind]), dtype).reshape(carried["shape"])
+    return np.frombuffer(base64.b64decode(carried["f32"]), "<f4").reshape(carried["shape"])
 
 
 @given(arrays(np.float64, st.integers(2, 60), elements=st.floats(-10, 10, width=32)), st.floats(1e-3, 1.0))

@@ -40,15 +40,6 @@ export class Zoom {
     const centre = Math.min(high, Math.max(low, x ?? (low + high) / 2));
     this.set([centre - (centre - low) / factor, centre + (high - centre) / factor]);
   }
-
-  /** Move by a share of the width in view, as far as there is room. */
-  pan(share) {
-    if (!this.range) return;
-    const [low, high] = this.range;
-    const wanted = share * (high - low);
-    const move = Math.min(this.full[1] - high, Math.max(this.full[0] - low, wanted));
-    this.set([low + move, high + move]);
-  }
 }
 
 export function button(id, label, sign, onclick) {

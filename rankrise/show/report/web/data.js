@@ -4,13 +4,13 @@ import { fixed, number, scaleText } from "./dom.js";
 
 /** What Python embedded; arrays travel as base64 (arrays.py). */
 export function payload() {
-  const revive = (_, value) => (value?.f32 ?? value?.u16) === undefined ? value : unpacked(value);
+  const revive = (_, value) => (value?.f32 === undefined ? value : unpacked(value));
   return JSON.parse(document.getElementById("payload").textContent, revive);
 }
 
-function unpacked({ f32, u16, shape }) {
-  const { buffer } = Uint8Array.from(atob(f32 ?? u16), (letter) => letter.charCodeAt(0));
-  let values = Array.from(f32 === undefined ? new Uint16Array(buffer) : new Float32Array(buffer));
+function unpacked({ f32, shape }) {
+  const { buffer } = Uint8Array.from(atob(f32), (letter) => letter.charCodeAt(0));
+  let values = Array.from(new Float32Array(buffer));
   for (const size of shape.slice(1).reverse()) {
     const rows = [];
     for (let at = 0; at < values.length; at += size) rows.push(values.slice(at, at + size));

@@ -23,10 +23,9 @@ export function colourOf({ shade, style = "" }) {
  * Options and content are one object: an option may be fixed, or come with the content.
  * - name (for screen readers), title, xLabel, logX, logY, floor (of y), height
  * - labelled: letters to leave room for at the right; key: name the lines above
- * - zoom: shared with other plots; still: no zoom, and a logarithmic x with room at both ends
- * - cursor: [choices, function that gives the marked x]
+ * - zoom: shared with other plots; cursor: [choices, function that gives the marked x]
  * - onPick(x) on a click; tip(x, line, y) gives lines of text
- * - lines: {name, label, xs, ys, step, shade, style, direct, quiet, unkeyed, twin, band: {low, high}};
+ * - lines: {name, label, xs, ys, step, shade, style, direct, quiet, unkeyed, band: {low, high}};
  *   `direct` ones have their label at the right, `quiet` ones are not read, `unkeyed` ones not named above;
  *   those without points are left out
  * - rules: thin upright lines {at, label, interval}; greyed: ranges [from, to] that do not set the range of y
@@ -38,12 +37,8 @@ export class Plot {
     this.id = `plot-${(plotCount += 1)}`;
     this.cursor = null;
     this.zoom = options.zoom ?? new Zoom();
-    this.svg = s("svg", {
-      role: "group",
-      "aria-roledescription": "plot",
-      "aria-describedby": `${this.id}-summary`,
-      tabindex: 0,
-    });
+    const described = { "aria-roledescription": "plot", "aria-describedby": `${this.id}-summary` };
+    this.svg = s("svg", { role: "group", tabindex: 0, ...described });
     this.tip = h("div", { class: "tip", "aria-hidden": "true", hidden: true });
     this.reset = h("button", { type: "button", class: "reset", onclick: () => this.zoom.set(null) }, "Show all");
     this.stage = h("div", { class: "stage" }, this.svg, this.tip);
@@ -67,9 +62,8 @@ export class Plot {
     const found = this.options.content();
     this.figure.hidden = !found;
     if (!found) return;
-    this.content = { height: 230, rules: [], greyed: [], summary: "", ...this.options, ...found };
     const lines = found.lines.filter(({ xs }) => xs.length);
-    this.content.lines = lines;
+    this.content = { height: 230, rules: [], greyed: [], summary: "", ...this.options, ...found, lines };
     this.svg.setAttribute("aria-label", this.content.name);
     this.heading.replaceChildren(...[this.content.title].flat());
     this.summary.replaceChildren(this.content.summary);
@@ -79,9 +73,7 @@ export class Plot {
     });
     this.legend.replaceChildren(...keyed);
     const ends = lines.flatMap(({ xs }) => [xs[0], xs.at(-1)]);
-    if (!this.options.zoom && ends.length) {
-      this.zoom.full = this.options.still ? extent(ends, true) : [lowest(ends), highest(ends)];
-    }
+    if (!this.options.zoom && ends.length) this.zoom.full = [lowest(ends), highest(ends)];
     this.fillData();
     this.draw();
   }
@@ -98,7 +90,7 @@ export class Plot {
 
   draw(width = this.width) {
     if (!this.content) return;
-    const { lines, greyed, height, logX, still, logY, floor, labelled } = this.content;
+    const { lines, greyed, height, logX, logY, floor, labelled } = this.content;
     this.stage.hidden = !lines.length;
     if (!width || !lines.length) return;
     this.width = width;
@@ -107,7 +99,7 @@ export class Plot {
     const [top, right, bottom] = [18, width - (letters ? 12 + LETTER_WIDTH * letters : 12), height - 34];
     this.y = scale(extent(this.shownValues(), logY, floor), [bottom, top], logY, 5);
     const left = Math.max(48, ...this.y.ticks.map(({ text }) => 12 + LETTER_WIDTH * text.length));
-    this.x = scale(this.view, [left, right], logX || still, (right - left) / 90);
+    this.x = scale(this.view, [left, right], logX, (right - left) / 90);
     this.box = { left, right, top, bottom };
     this.reset.hidden = !this.zoom.range;
 
@@ -256,22 +248,13 @@ export class Plot {
       const x = (event.clientX - bounds.left) * ratio;
       return [Math.min(this.box.right, Math.max(this.box.left, x)), (event.clientY - bounds.top) * ratio];
     };
-    const isDrag = (x) => Math.abs(x - start) >= 6 && !this.options.still;
+    const isDrag = (x) => Math.abs(x - start) >= 6;
     const stop = () => {
       start = null;
       this.brush.toggleAttribute("hidden", true);
     };
-    const zoomIn = () => this.zoom.by(2, this.cursor);
-    const showAll = () => this.zoom.set(null);
-    const keys = {
-      "+": zoomIn,
-      "=": zoomIn,
-      "-": () => this.zoom.by(0.5, this.cursor),
-      0: showAll,
-      Escape: showAll,
-      ArrowLeft: () => this.zoom.pan(-0.2),
-      ArrowRight: () => this.zoom.pan(0.2),
-    };
+    const zoomBy = (factor) => () => this.zoom.by(factor, this.cursor);
+    const keys = { "+": zoomBy(2), "=": zoomBy(2), "-": zoomBy(0.5), 0: () => this.zoom.set(null) };
     const handlers = {
       pointerdown: (event) => {
         if (event.button) return;
@@ -299,7 +282,7 @@ export class Plot {
       pointerleave: () => this.leave(),
       keydown: (event) => {
         const act = keys[event.key];
-        if (!act || event.ctrlKey || event.metaKey || event.altKey || this.options.still) return;
+        if (!act || event.ctrlKey || event.metaKey || event.altKey) return;
         event.preventDefault();
         act();
       },
@@ -307,14 +290,13 @@ export class Plot {
     for (const [kind, act] of Object.entries(handlers)) this.svg.addEventListener(kind, act);
   }
 
-  /** Read the plot at a place: light up the nearest line, and its twin, and say what it is. */
+  /** Read the plot at a place: light up the nearest line, and say what it is. */
   point(pixelX, pixelY) {
     const x = this.x.value(pixelX);
     const read = this.content.lines.filter((line) => !line.quiet).map((line) => ({ line, y: valueAt(line, x) }));
     const away = ({ y }) => (y === null ? Infinity : Math.abs(this.y.pixel(y) - pixelY));
     const [{ line, y } = {}] = read.filter((one) => away(one) < REACH).sort((a, b) => away(a) - away(b));
-    const isLit = (other) => Boolean(line) && [other, other.twin].includes(line);
-    this.paths.forEach((path, other) => path.classList.toggle("lit", isLit(other)));
+    this.paths.forEach((path, other) => path.classList.toggle("lit", other === line));
     this.svg.classList.toggle("reading", Boolean(line));
     const texts = line ? this.options.tip(x, line, y) : [];
     this.tip.hidden = !texts.length;
@@ -331,30 +313,15 @@ export class Plot {
     this.paths?.forEach((path) => path.classList.remove("lit"));
   }
 
-  /** Once its details are open: each line in numbers, and a button that saves every point. */
+  /** Once its details are open: each line in numbers. */
   fillData() {
     this.data.querySelectorAll(":scope > :not(summary)").forEach((child) => child.remove());
     if (!this.content || !this.data.open) return;
-    const { lines, name } = this.content;
-    const caption = `${name}: each line in numbers`;
+    const caption = `${this.content.name}: each line in numbers`;
     const numbersOf = (ys) => [ys[0], ys.at(-1), lowest(ys), highest(ys)].map((y) => number(y));
-    const rows = lines.map((line) => [line.name, ...numbersOf(line.ys)]);
+    const rows = this.content.lines.map((line) => [line.name, ...numbersOf(line.ys)]);
     const made = table(caption, ["line", "at the start", "at the end", "smallest", "largest"], rows);
-    const save = h("button", { type: "button", onclick: () => this.saveData() }, "Save every point as CSV");
-    this.data.append(scrolling(caption, made), save);
-  }
-
-  saveData() {
-    const { lines, name } = this.content;
-    const digits = (value) => Number(value.toPrecision(7)); // what 32 bits hold
-    const rows = lines.flatMap((line) => {
-      const quoted = `"${line.name.replaceAll('"', '""')}"`;
-      return line.xs.map((x, at) => `${quoted},${digits(x)},${digits(line.ys[at])}`);
-    });
-    const file = new Blob([["line,x,y", ...rows].join("\n") + "\n"], { type: "text/csv" });
-    const link = h("a", { href: URL.createObjectURL(file), download: `${name.replace(/[^\w-]+/g, "-")}.csv` });
-    link.click();
-    URL.revokeObjectURL(link.href);
+    this.data.append(scrolling(caption, made));
   }
 }
 

@@ -2,17 +2,16 @@
 
 import { state, watch, Zoom } from "../controls.js";
 import { highest, known, mean, spread } from "../data.js";
-import { absent, fixed, h, number, percent, plural, power, productName, signed } from "../dom.js";
+import { absent, fixed, h, number, percent, plural, power, productName } from "../dom.js";
 import { pair, Plot } from "../plot.js";
 import { plotOfTime, runs, sideBySide } from "./run.js";
-import { describe, plotOfWays } from "./stages.js";
+import { plotOfWays } from "./stages.js";
 
 /** The finding in one picture: how many coordinates are active when. */
 export function glance() {
-  const title = "Rank: active coordinates over time";
-  const height = runs.length > 1 ? 170 : 250;
-  const look = (run) => ({ name: `Active coordinates of ${run.name}, at a glance`, title, height });
-  sideBySide("glance-here", (run) => plotOfWays(run, "count", false, look(run)).figure);
+  const shown = { title: "Rank: active coordinates over time", height: runs.length > 1 ? 170 : 250 };
+  const name = (run) => `Active coordinates of ${run.name}, at a glance`;
+  sideBySide("glance-here", (run) => plotOfWays(run, "count", false, { name: name(run), ...shown }).figure);
 }
 
 /** Gradient descent against the flow, at the chosen α. */
@@ -39,14 +38,14 @@ export function convergence() {
         const shade = (index) => spread(index, flows.length);
         lines.push(...flows.map((flow, index) => ({ name: flow.scale, shade: shade(index), ...flow.loss })));
         const summary = "The smaller α is, the sharper the steps and the closer they come to the dashed limit.";
-        return { lines, rules, logY: state.logLoss, summary: flows.length > 1 ? summary : "" };
+        return { lines, rules, logY: state.logLoss, summary };
       },
     });
     const errors = new Plot({
       name: `Error of stage times against Algorithm 1, ${run.name}`,
       title: "Error of stage times, |t − T| / T",
       xLabel: "log₁₀(1/α)",
-      still: true,
+      logX: true,
       logY: true,
       tip: (x, line, y) => [line.name, `${percent(y)} at α = ${power(-Math.round(x))}`],
       on: ["seed"],
@@ -70,9 +69,7 @@ function timeErrors(seed) {
   const typical = known(xs, xs.map((_, at) => median(errors.map((ofStage) => ofStage[at]))));
   lines.push({ name: "median over the stages", label: "median", style: "main", direct: true, ...typical });
   const [from, to] = [0, -1].map((at) => `${percent(typical.ys.at(at))} at ${flows.at(at).scale}`);
-  const colours = "Each thin line is a stage, in the colour of its coordinate.";
-  const course = `The median over the stages goes from ${from} to ${to}`;
-  return { lines, summary: `${colours} ${course}; stages the flow does not reach are left out.` };
+  return { lines, summary: `Each thin line is a stage. The median over the stages goes from ${from} to ${to}.` };
 }
 
 function median(values) {
@@ -109,8 +106,7 @@ function fullPlot(run, zoom, what) {
       if (!ofLoss) return fullValues(full, what);
       const line = { name: "loss", style: "main", ...known(...full.loss) };
       const course = `From ${number(line.ys[0])} to ${number(line.ys.at(-1))}`;
-      const how = `initial weights of size ${full.scale}, step ${full.step}`;
-      return { lines: [line], summary: `${course}; ${how}. ${full.message}` };
+      return { lines: [line], summary: `${course}; initial weights of size ${full.scale}, step ${full.step}.` };
     },
   });
 }
@@ -131,60 +127,35 @@ function fullValues({ curves, dimension, predicted }, what) {
   return { lines, rules, summary: `At the end ${large} of ${lines.length} are ${above}.${marked}` };
 }
 
-/** Strict minima and noise robustness: a perturbed run beside the run itself. */
+/** Strict minima and noise robustness: how far a perturbed run is from the run itself. */
 export function perturbations() {
   const titles = { "strict-minima": "Strict minima", "noise-robustness": "Noise robustness" };
   sideBySide("perturbations-here", (run) => {
-    const holder = h("div", { class: "pair" });
-    watch(["seed"], () => {
-      const found = Object.entries(run.seed?.perturbations ?? {});
-      const parts = found.map(([kind, record]) => perturbation(run, titles[kind], record));
-      holder.replaceChildren(...(parts.length ? parts : [absent("This run has no perturbation experiments.")]));
-    });
-    return holder;
+    const note = absent("This run has no perturbation experiments.");
+    watch(["seed"], () => (note.hidden = Object.keys(run.seed?.perturbations ?? {}).length > 0));
+    return h("div", {}, note, pair(...Object.entries(titles).map((entry) => distancePlot(run, ...entry))));
   });
 }
 
-function perturbation(run, title, { std, threshold, experiments }) {
-  const { seed } = run;
-  const xLabel = "rescaled time since the perturbation";
-  const distances = new Plot({
-    xLabel,
+function distancePlot(run, kind, title) {
+  return new Plot({
+    xLabel: "rescaled time since the perturbation",
     name: `${title} of ${run.name}: distance from the run itself`,
     title: `${title}: largest |perturbed − unperturbed|`,
     logY: true,
     floor: 1e-6,
     tip: (time, line, y) => [line.name, `${number(y, 3)} after ${number(time, 3)}`],
+    on: ["seed"],
     content: () => {
+      const { std, experiments } = run.seed?.perturbations[kind] ?? {};
+      if (!experiments) return null;
       const lines = experiments.map(({ start, distance }, index) => {
         const look = { label: fixed(start, 2), shade: spread(index, experiments.length), direct: true };
         return { name: `perturbed at ${number(start)}`, ...look, ...known(...distance) };
       });
       const worst = highest([0, ...lines.map((line) => line.ys.at(-1))]);
-      const noise = `Noise of std ${std} on weights above ${threshold}, ${plural(experiments.length, "experiment")}`;
+      const noise = `Noise of std ${std}, ${plural(experiments.length, "experiment")}`;
       return { lines, summary: `${noise}; at the end the farthest is ${number(worst, 2)} away.` };
     },
   });
-
-  const shown = experiments.filter((experiment) => experiment.original);
-  const options = shown.map(({ start }, index) => h("option", { value: index }, `at ${number(start)}`));
-  const select = h("select", { onchange: () => detail.refresh() }, options);
-  const detail = new Plot({
-    xLabel,
-    name: `${title} of ${run.name}: entries`,
-    title: "Entries, dashed where perturbed",
-    tip: (time, line, y) => [describe(seed, line.coordinate), `${line.name} ${signed(y)}`],
-    content: () => {
-      const { original, perturbed } = shown[select.value];
-      const lines = Object.keys(original).flatMap((key) => {
-        const shared = { coordinate: Number(key), shade: seed.shade(Number(key)), label: seed.short[key] };
-        return [
-          { ...shared, name: "itself", direct: true, ...known(...original[key]) },
-          { ...shared, name: "perturbed", style: "dashed", ...known(...perturbed[key]) },
-        ];
-      });
-      return { lines, summary: `${plural(lines.length / 2, "coordinate")} above the threshold.` };
-    },
-  });
-  return h("div", { class: "perturbation" }, distances.figure, h("label", {}, "Perturbed ", select), detail.figure);
 }

@@ -38,10 +38,7 @@ export function plotOfWays(run, what, withDescents, options) {
         lines.push({ name: `descent, step ${number(path.step)}`, style: `second-${index}`, ...path[what] });
       });
       const courses = lines.map(({ name, ys }) => `${number(ys[0])} to ${number(ys.at(-1))} (${name})`);
-      const messages = new Set((withDescents ? descents : flow ? [flow] : []).map((path) => path.message));
-      const none = `No ${withDescents ? "gradient descent" : "flow"} at this α in this run.`;
-      const summary = `From ${courses.join(", ")}. ${[...messages].join(" ") || none}`;
-      return { lines, rules, logY: what === "loss" && state.logLoss, summary };
+      return { lines, rules, logY: what === "loss" && state.logLoss, summary: `From ${courses.join(", ")}.` };
     },
     ...options,
   });
@@ -72,7 +69,7 @@ function entriesPlot(run, kind) {
 }
 
 /** "VO 4, stage 1", for tips. */
-export function describe(seed, coordinate) {
+function describe(seed, coordinate) {
   const stage = seed.order.get(coordinate);
   return `${seed.labels[coordinate]}, ${stage === undefined ? "not learned" : `stage ${stage + 1}`}`;
 }
@@ -85,7 +82,7 @@ function entryLines(seed, flow, coordinate) {
   const lines = flow ? [line] : [];
   if (!state.staircase || !seed.order.has(coordinate)) return lines;
   const stairs = seed.line((begun) => seed.value(coordinate, begun));
-  return [...lines, { name: `${name}, Algorithm 1`, quiet: true, twin: line, style: "theory", ...stairs }];
+  return [...lines, { name: `${name}, Algorithm 1`, quiet: true, style: "theory", ...stairs }];
 }
 
 /** The panel beside the plots: the weights at the chosen time, and what comes next. */
@@ -117,11 +114,10 @@ function panel(run) {
   return h("aside", { class: "now", "aria-label": `Now: ${run.name}` }, words, strips, key, numbers);
 }
 
-function nextWords({ labels }, { coordinate, sign, tied, runner_up, time }, now) {
+function nextWords({ labels }, { coordinate, sign, runner_up, time }, now) {
   const then = runner_up === null ? "" : `; the runner-up would come at ${number(runner_up)}`;
-  const rest = tied.length ? `, tied with ${tied.map((other) => labels[other]).join(", ")}` : then;
   const [name, when] = [labels[coordinate], number(time)].map((text) => h("strong", {}, text));
-  const wait = `, ${number(time - now, 2)} from now${rest}.`;
+  const wait = `, ${number(time - now, 2)} from now${then}.`;
   return ["Algorithm 1: next is ", name, ` (${sign > 0 ? "+" : "−"}) at `, when, wait];
 }
 
@@ -200,18 +196,12 @@ export function stageTable() {
       const count = plural(stages.length, "stage");
       const caption = flow ? `${count}; the flow is the one at ${flow.scale}` : count;
       const head = ["stage", "T", "coordinate", "sign", ...(flow ? ["flow", "flow − T"] : [])];
-      head.push("loss after", "active", "runner-up", "remarks");
-      const names = (coordinates) => coordinates.map((one) => labels[one]).join(", ");
-      const rows = stages.map(({ time, coordinate, sign, loss, point, runner_up, left, tied }, index) => {
+      head.push("loss after", "active", "runner-up");
+      const rows = stages.map(({ time, coordinate, sign, loss, point, runner_up }, index) => {
         const since = flow?.activeNear(coordinate, time);
         const ofFlow = flow ? [fixed(since, 4), signed(since - time, 4)] : [];
-        const remarks = [
-          ...(seed.order.get(coordinate) === index ? [] : ["again"]),
-          ...(left.length ? [`${names(left)} left`] : []),
-          ...(tied.length ? [`tied with ${names(tied)}`] : []),
-        ];
         const about = [index + 1, fixed(time, 4), labels[coordinate], sign > 0 ? "+" : "−"];
-        return [...about, ...ofFlow, number(loss), point.length, fixed(runner_up, 4), remarks.join("; ")];
+        return [...about, ...ofFlow, number(loss), point.length, fixed(runner_up, 4)];
       });
       const kind = stages.length > MOST_ROWS ? "stage-list tall" : "stage-list";
       holder.replaceChildren(scrolling(`Stages of ${run.name}`, table(caption, head, rows), kind));

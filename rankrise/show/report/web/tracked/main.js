@@ -4,8 +4,8 @@ import { checkbox, choose, select, slider, state, themeButton, watch, zoomButton
 import { h } from "../dom.js";
 import { heads, ranks } from "./ranks.js";
 import { here, runs, showRun, timeZoom } from "./run.js";
-import { beside, byScale, runList } from "./several.js";
-import { leading, remains, spectra } from "./spectra.js";
+import { beside, runList } from "./several.js";
+import { leading, spectra } from "./spectra.js";
 import { stages, training } from "./training.js";
 
 const SECONDS_TO_PLAY = 15;
@@ -14,7 +14,7 @@ Object.assign(state, { rank: "stable", playing: false });
 Object.assign(state, { logTime: true, logLoss: false, normalised: true, logValues: false });
 themeButton();
 controls();
-for (const draw of [ranks, heads, spectra, leading, remains, training, stages, runList, byScale, beside]) draw();
+for (const draw of [ranks, heads, spectra, leading, training, stages, runList, beside]) draw();
 watch(["run", "logTime"], () => timeZoom.set(null)); // after the plots have taken up their new axes
 document.documentElement.dataset.ready = "yes";
 

@@ -2,9 +2,9 @@
 
 import { choose, state, watch } from "../controls.js";
 import { highest, known, spread, valueAt } from "../data.js";
-import { absent, capitalised, changeOf, fixed, h, number, plural, put, scrolling } from "../dom.js";
+import { absent, capitalised, changeOf, fixed, h, number, put, scrolling } from "../dom.js";
 import { pair } from "../plot.js";
-import { greyNote, here, keyed, LOOKS, MATRICES, nearestTo, plotOfTime, PRODUCTS, runs } from "./run.js";
+import { greyNote, here, keyed, LOOKS, nearestTo, plotOfTime, PRODUCTS, runs } from "./run.js";
 
 const MOST_HEADS = 24; // with more, only the chosen head has a line
 const MOST_WRITTEN = 16; // with more heads across, cells have colours alone
@@ -16,7 +16,7 @@ export function ranks() {
   put("ranks-here", pair(...ofProducts, plotOfRanks(matrixRanks)));
 }
 
-/** A plot of ranks: `describe(run)` gives its name, title, lines, what these are, and whose noise is grey. */
+/** A plot of ranks: `describe(run)` gives its name, title and lines. */
 function plotOfRanks(describe, options = {}) {
   return plotOfTime({
     key: true,
@@ -25,45 +25,39 @@ function plotOfRanks(describe, options = {}) {
     on: ["rank", "layer", "head"],
     ...options,
     content: (run) => {
-      const { lines, what, products, layer, ...shown } = describe(run) ?? {};
-      if (!lines) return null;
+      const shown = describe(run);
+      if (!shown) return null;
       if (run.empty) return { ...shown, lines: [], summary: run.about_stages };
-      const greyed = run.noisy(products, layer);
-      const notes = `${run.ruleNote}${greyNote(greyed, products.includes(MATRICES) ? MATRICES : "heads")}`;
-      return { ...shown, lines, greyed, summary: `${run.endsOf(lines, what)}${notes}` };
+      const greyed = run.noisy();
+      return { ...shown, greyed, summary: run.endsOf(shown.lines) + greyNote(greyed) };
     },
   });
 }
 
-/** Mean over all heads, of both products. */
+/** Mean over all heads, of both products; the other matrices, of a run without heads. */
 function meanRanks(run) {
-  const all = run.single ? "the only head" : `all ${run.members}`;
-  const words = `${run.rankName} of what was learned, ${all}`;
-  const title = runs.length === 1 ? capitalised(words) : `${run.name}: ${words}`;
-  const name = `${capitalised(run.rankName)} of the change, ${all}`;
-  const products = run.products.length ? run.products : [MATRICES];
-  const lines = products.map((product) => {
-    const ofMatrices = () => run.matrices.flatMap(({ kinds }) => (run.kind in kinds ? [kinds[run.kind]] : []));
-    const curves = product === MATRICES ? ofMatrices() : run.ranks[product].flat();
-    return { name: `change of ${product}`, style: LOOKS[product], ...run.over(curves) };
+  const title = `${runs.length === 1 ? "" : `${run.name}: `}${run.rankName} of what was learned`;
+  const name = `${capitalised(run.rankName)} of the change, all heads`;
+  const lines = run.products.map((product) => {
+    return { name: `change of ${product}`, style: LOOKS[product], ...run.over(run.ranks[product].flat()) };
   });
-  return { name, title, lines, products, what: run.single ? "" : `; mean and standard deviation over ${run.members}` };
+  if (lines.length) return { name, title: capitalised(title), lines };
+  const curves = run.matrices.flatMap(({ kinds }) => (run.kind in kinds ? [kinds[run.kind]] : []));
+  return { name, title: capitalised(title), lines: [{ name: "change of matrices", style: "kq", ...run.over(curves) }] };
 }
 
 /** Every layer's mean, or the chosen layer's with its band and its heads. */
 function productRanks(run, product) {
   if (!run.products.includes(product)) return null;
   const rank = capitalised(run.rankName);
-  const title = [`${rank} of `, ...changeOf(product)];
-  const shown = { name: `${rank} of the change of ${product}`, title, products: [product], layer: state.layer };
-  const what = `; a head’s size is ${run.layers[Math.max(0, state.layer)].size}`;
+  const shown = { name: `${rank} of the change of ${product}`, title: [`${rank} of `, ...changeOf(product)] };
   if (state.layer < 0) {
     const lines = run.layers.map(({ title: name, name: module }, layer) => {
       const { xs, ys } = run.over(run.ranks[product][layer]);
       const look = { label: `layer ${layer + 1}`, shade: spread(layer, run.layers.length), direct: true };
       return { name, module, ...look, xs, ys };
     });
-    return { ...shown, lines, what: `${run.single ? "" : ", means over heads"}${what}` };
+    return { ...shown, lines };
   }
   const curves = run.ranks[product][state.layer];
   const owner = run.layers[state.layer].title;
@@ -76,7 +70,7 @@ function productRanks(run, product) {
     const style = { style: chosen ? "chosen" : "thin", direct: chosen, unkeyed: !chosen };
     return [{ name: `${owner}, ${label}`, label, ...style, ...known(run.times, curve) }];
   });
-  return { ...shown, lines: [ofAll, ...ofHeads], what };
+  return { ...shown, lines: [ofAll, ...ofHeads] };
 }
 
 /** A line for each tracked matrix that belongs to no head. */
@@ -84,17 +78,14 @@ function matrixRanks(run) {
   if (!run.matrices.length) return null;
   const title = `${capitalised(run.rankName)} of the change of other matrices`;
   const lines = run.matrices.map(({ name, kinds }) => ({ name, ...known(run.times, kinds[run.kind] ?? []) }));
-  const what = `; ${plural(lines.length, "matrix", "matrices")}`;
-  return { name: title, title, lines: keyed(lines), products: [MATRICES], what };
+  return { name: title, title, lines: keyed(lines) };
 }
 
 function rankTip(moment, line, y) {
   const run = here();
-  const above = line.band ? valueAt({ xs: line.xs, ys: line.band.high }, moment) - y : null;
-  const deviation = above === null || run.single ? "" : ` ± ${number(above, 2)} over ${run.members}`;
+  const deviation = line.band ? ` ± ${number(valueAt({ xs: line.xs, ys: line.band.high }, moment) - y, 2)}` : "";
   const name = line.module ? `${line.name}, ${line.module}` : line.name;
-  const when = run.moment(run.steps[nearestTo(run.times, moment)]);
-  return [name, `${run.rankName} ${number(y, 3)}${deviation}`, when];
+  return [name, `${run.rankName} ${number(y, 3)}${deviation}`, run.moment(run.steps[nearestTo(run.times, moment)])];
 }
 
 /** Layers by heads at the chosen step: a table, so that it can be read, pressed and printed. */
@@ -103,7 +94,6 @@ export function heads() {
   watch(["run", "rank", "place", "layer", "head"], () => {
     const run = here();
     const none = run.empty ? run.about_stages : "This run has no heads.";
-    document.getElementById("heads-note").hidden = !run.layers.length;
     if (run.empty || !run.layers.length) return holder.replaceChildren(absent(none));
     const focused = holder.contains(document.activeElement) ? document.activeElement.id : null;
     holder.replaceChildren(...run.products.map((product) => heatMap(run, product)));
@@ -116,6 +106,10 @@ function heatMap(run, product) {
   const widest = highest(run.layers.map((layer) => layer.heads.length));
   const longest = run.layers.find((layer) => layer.heads.length === widest).heads;
   const rowName = ({ title }) => title.replace("layer ", "");
+  // Colours keep their meaning as the step moves: the strongest is the highest rank anywhere.
+  run.highest ??= {};
+  const all = () => run.products.flatMap((one) => run.ranks[one].flat(2)).filter(Number.isFinite);
+  run.highest[run.kind] ??= Math.max(1.01, highest(all()));
   const rows = run.layers.map((layer, index) => {
     const cells = layer.heads.map((_, slot) => h("td", {}, heatCell(run, product, index, slot, widest > MOST_WRITTEN)));
     return h("tr", {}, h("th", { scope: "row", title: layer.name }, rowName(layer)), cells);
@@ -132,10 +126,6 @@ function heatMap(run, product) {
 }
 
 function heatCell(run, product, layer, slot, small) {
-  // Colours keep their meaning as the step moves: the strongest is the highest rank anywhere.
-  run.highest ??= {};
-  const all = () => run.products.flatMap((one) => run.ranks[one].flat(2)).filter(Number.isFinite);
-  run.highest[run.kind] ??= Math.max(1.01, highest(all()));
   const value = run.ranks[product][layer][slot][state.place];
   const share = Math.max(0, Math.min(1, (value - 1) / (run.highest[run.kind] - 1))) || 0;
   const chosen = state.layer === layer && state.head === slot;

@@ -2,13 +2,11 @@
 
 import { choose, state, Zoom } from "../controls.js";
 import { highest, known, lowest, mean, payload, spread } from "../data.js";
-import { capitalised, number } from "../dom.js";
+import { number } from "../dom.js";
 import { Plot } from "../plot.js";
 
 export const PRODUCTS = ["KQ", "VO"];
-/** Stands for a product where matrices that belong to no head are meant. */
-export const MATRICES = "matrices";
-export const LOOKS = { KQ: "kq", VO: "vo dashed", matrices: "kq" };
+export const LOOKS = { KQ: "kq", VO: "vo dashed" };
 const MOST_KEYED = 12;
 const MOST_LISTED = 3; // with more lines, a sentence names the lowest and the highest
 
@@ -18,9 +16,7 @@ class Run {
     this.empty = !record.steps.length;
     this.clock = record.epoch_steps ? "epoch" : "step";
     this.times = record.steps.map((step) => this.at(step));
-    this.members = record.products.length ? "heads" : MATRICES;
     this.single = record.layers.flatMap(({ heads }) => heads).length === 1;
-    this.ruleNote = this.stages.length ? " Upright lines are stages, shaded where they lie with probability 0.9." : "";
     this.rules = record.stages.map(({ step, interval }, index) => {
       return { at: this.at(step), label: String(index + 1), interval: interval.map((end) => this.at(end)) };
     });
@@ -61,8 +57,8 @@ class Run {
 
   /** Whose values a plot shows: "layer 3, head 2"; `merged` if it has means over heads alone. */
   whose(merged) {
-    if (this.single) return `${capitalised(this.layers[0].title)}, ${this.headName(0, 0)}`;
-    const layer = this.layers[state.layer]?.title ?? "All layers";
+    const layer = this.layers[state.layer]?.title ?? "all layers";
+    if (this.single) return `${this.layers[0].title}, ${this.headName(0, 0)}`;
     return `${layer}, ${merged || state.head < 0 ? "mean over heads" : this.headName(state.layer, state.head)}`;
   }
 
@@ -84,29 +80,22 @@ class Run {
     return { xs, ys, band: { low: edge(-1), high: edge(1) } };
   }
 
-  /** Ranges of time in which most heads' change (or most matrices') is rounding noise; layer -1 means all layers. */
-  noisy(products, layer = -1, times = this.times) {
-    if (!this.noise) return [];
-    const some = (each) => (layer < 0 ? each : [each[layer]]);
-    const ofLayers = some(this.layers).flatMap(({ heads }) => heads).length;
-    const all = products.includes(MATRICES) ? this.matrices.length : products.length * ofLayers;
-    const counts = products.flatMap((name) => some(this.noise[name]));
-    const isNoisy = (place) => 2 * counts.length * mean(counts.map((count) => count[place])) > all;
+  /** Ranges of time in which most changes are rounding noise. */
+  noisy(times = this.times) {
     const edge = (place) => (times[Math.max(0, place - 1)] + times[Math.min(place, times.length - 1)]) / 2;
-    return times.flatMap((_, place) => (isNoisy(place) ? [[edge(place), edge(place + 1)]] : []));
+    return times.flatMap((_, place) => (this.clear[place] ? [] : [[edge(place), edge(place + 1)]]));
   }
 
-  /** Where lines end: "At the last step: 3.2 (change of KQ), 4.1 (change of VO)", and what they are. */
-  endsOf(lines, what) {
+  /** Where lines end: "At the last step: 3.2 (change of KQ), 4.1 (change of VO)". */
+  endsOf(lines) {
     const found = lines.filter(({ xs }) => xs.length).map(({ name, ys }) => ({ name, end: ys.at(-1) }));
     if (!found.length) return `The ${this.rankName} is not recorded there.`;
-    const last = this.steps.at(-1);
-    const when = `At ${last === this.last ? "the last step" : `${this.moment(last)}, the last with ranks`}`;
+    const when = `At ${this.moment(this.steps.at(-1))}`;
     const ends = found.map(({ end }) => end);
     if (highest(ends) === 0) return `${when}, nothing has changed.`;
     const written = found.map(({ name, end }) => `${number(end, 3)} (${name})`);
     const [low, high] = [lowest(ends), highest(ends)].map((end) => written[ends.indexOf(end)]);
-    return `${when}: ${found.length > MOST_LISTED ? `from ${low} to ${high}` : written.join(", ")}${what}.`;
+    return `${when}: ${found.length > MOST_LISTED ? `from ${low} to ${high}` : written.join(", ")}.`;
   }
 }
 
@@ -131,9 +120,7 @@ export function nearestTo(values, wanted) {
   return values.reduce((best, value, place) => (away(value) < away(values[best]) ? place : best), 0);
 }
 
-export function greyNote(greyed, members = "heads") {
-  return greyed.length ? ` Grey: rounding explains half of the change or more in most ${members}.` : "";
-}
+export const greyNote = (greyed) => (greyed.length ? " Grey: most changes are rounding noise." : "");
 
 /** The lines that have points, in the shades of their order, named above if they are few. */
 export function keyed(lines) {

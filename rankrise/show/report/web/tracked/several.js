@@ -1,10 +1,10 @@
-// Several runs: what they ended with, ranks by initialisation scale, and runs of one network beside one another.
+// Several runs: what they ended with, and runs of one network beside one another.
 
 import { state } from "../controls.js";
-import { known, mean, spread } from "../data.js";
+import { mean, spread } from "../data.js";
 import { capitalised, changeOf, h, number, put, scrolling, table } from "../dom.js";
 import { pair, Plot } from "../plot.js";
-import { greyNote, here, LOOKS, PRODUCTS, runs, showRun } from "./run.js";
+import { greyNote, here, PRODUCTS, runs, showRun } from "./run.js";
 
 const MOST_BESIDE = 12; // with more lines, none could be told from another
 
@@ -24,55 +24,6 @@ export function runList() {
   document.getElementById("runs-here").append(scrolling("Runs", made));
 }
 
-/** Stable rank at the end against the initialisation scale, over all heads and by layer. */
-export function byScale() {
-  if (new Set(runs.flatMap((run) => run.scale ?? [])).size < 2) return;
-  const ofHeads = () =>
-    here().products.map((product) => {
-      const look = { name: `change of ${product}`, style: LOOKS[product] };
-      return { ...look, curvesOf: (run) => run.kinds.stable[product]?.flat() };
-    });
-  const ofLayers = (product) => () =>
-    here().layers.map(({ title }, layer, all) => {
-      const look = { label: `layer ${layer + 1}`, shade: spread(layer, all.length), direct: true };
-      return { name: title, ...look, curvesOf: (run) => run.kinds.stable[product]?.[layer] };
-    });
-  const name = (product) => `Stable rank of the change${product} by initialisation scale`;
-  const title = (product) => ["Stable rank of ", ...changeOf(product), " by initialisation scale"];
-  const options = { name: `${name("")}, all heads`, title: "At the end, by initialisation scale" };
-  put("glance-here", scalePlot(ofHeads, options).figure);
-  const plots = PRODUCTS.map((product) =>
-    scalePlot(ofLayers(product), { name: name(` of ${product}`), title: title(product), labelled: 8 }),
-  );
-  put("runs-here", pair(...plots));
-}
-
-/** The mean of what curves end with at each scale, of the runs of the chosen one's data. */
-function scalePlot(linesOf, options) {
-  return new Plot({
-    ...options,
-    xLabel: "initialisation scale",
-    still: true,
-    key: true,
-    floor: 0,
-    tip: (scale, line, y) => [line.name, `stable rank ${number(y, 3)} at scale ${number(scale, 2)}`],
-    on: ["run"],
-    content: () => {
-      const { study } = here();
-      const alike = runs.filter((run) => run.study === study && run.scale !== null && !run.empty);
-      const scales = [...new Set(alike.map((run) => run.scale))].sort((a, b) => a - b);
-      const lines = linesOf().map(({ curvesOf, ...look }) => {
-        const endsAt = (scale) =>
-          alike.filter((run) => run.scale === scale).flatMap((run) => curvesOf(run) ?? []).map((curve) => curve.at(-1));
-        return { ...look, ...known(scales, scales.map((scale) => mean(endsAt(scale)))) };
-      });
-      const written = scales.map((scale) => number(scale)).join(", ");
-      const summary = `${study}: mean over heads (and seeds) at the last measured step, scales ${written}.`;
-      return scales.length < 2 ? { lines: [], summary: `${study} has one scale here.` } : { lines, summary };
-    },
-  });
-}
-
 /** Through training, the runs that have the chosen one's layers and heads: seeds, scales, a run and its history. */
 export function beside() {
   if (runs.length > 1) put("runs-here", pair(...PRODUCTS.map(besidePlot)));
@@ -83,7 +34,7 @@ function besidePlot(product) {
     key: true,
     floor: 0,
     height: 290,
-    tip: (moment, line, y) => [line.name, `${line.rank} ${number(y, 3)}`, `${line.clock} ${number(moment, 3)}`],
+    tip: (moment, line, y) => [line.name, `${number(y, 3)} at ${number(moment, 3)}`],
     on: ["run", "rank", "layer", "logTime"],
     content: () => {
       const run = here();
@@ -99,10 +50,10 @@ function besidePlot(product) {
       const lines = found.map((one, index) => {
         const curves = state.layer < 0 ? one.ranks[product].flat() : one.ranks[product][state.layer];
         const { xs, ys } = one.over(curves, timesOf(one));
-        const style = one.noise ? "dashed" : ""; // a history may lie on the run that it is of
-        return { name: one.name, shade: spread(index, found.length), style, rank: one.rankName, clock, xs, ys };
+        const style = one.history ? "dashed" : ""; // it may lie on the run that it is of
+        return { name: one.name, shade: spread(index, found.length), style, xs, ys };
       });
-      const greyed = found.flatMap((one) => one.noisy([product], state.layer, timesOf(one)));
+      const greyed = found.flatMap((one) => one.noisy(timesOf(one)));
       const ends = lines.map((line) => `${line.name} ${number(line.ys.at(-1), 3)}`).join(", ");
       const summary = `At the last step with ranks: ${ends}; mean over heads.${greyNote(greyed)}`;
       return { name, title, xLabel: clock, logX: state.logTime, lines, greyed, summary };

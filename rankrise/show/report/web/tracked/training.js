@@ -43,7 +43,7 @@ function metricPlot(metric) {
       const only = `${number(last)} at ${run.moment(steps[0])}`;
       const course = steps.length > 1 ? `From ${number(first)} to ${number(last)}` : only;
       const lines = [{ ...line, ...known(steps.map((step) => run.at(step)), values) }];
-      return { lines, logY, summary: `${course}.${windowed}${run.ruleNote}` };
+      return { lines, logY, summary: `${course}.${windowed}` };
     },
   });
 }
