@@ -205,6 +205,9 @@ class Record:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()  # the process may change its working directory
+        for pattern in (".run-*.json", ".initial-*.safetensors", "spectra/.*-*.safetensors"):
+            for path in self.folder.glob(pattern):  # a killed process left these
+                path.unlink(missing_ok=True)
         self.steps, self.ranks = Lines(self.folder / STEPS), Lines(self.folder / RANKS)
 
     @property

@@ -1,6 +1,5 @@
 """Rows of JSON lines: whole or absent, whatever happens to the writer."""
 
-import json
 import math
 import os
 from pathlib import Path
@@ -56,13 +55,6 @@ def test_a_damaged_line_is_named(tmp_path: Path, line: bytes) -> None:
         read_lines(path)
 
 
-def test_no_file_and_no_whole_line_are_no_rows(tmp_path: Path) -> None:
-    path = tmp_path / "steps.jsonl"
-    assert read_lines(path) == []
-    path.write_bytes(b'{"step":7')
-    assert (read_lines(path), last_step(path)) == ([], 0)
-
-
 def test_a_row_that_does_not_fit_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines, real = Lines(tmp_path / "rows.jsonl"), os.write
     lines.append(1, {"loss": 2.0})
@@ -83,8 +75,3 @@ def test_rows_are_cut_from_the_first_repeated_step_on(tmp_path: Path) -> None:
     lines.append(2, {"again": 1})
     lines.close()
     assert read_lines(lines.path) == [{"step": 0}, {"step": 1}, {"step": 2, "again": 1}]
-
-
-def test_rows_of_earlier_versions_lose_their_checksum(tmp_path: Path) -> None:
-    (tmp_path / "rows.jsonl").write_text(json.dumps({"step": 1, "loss": 2.5, "crc32": "0a1b2c3d"}) + "\n")
-    assert read_lines(tmp_path / "rows.jsonl") == [{"step": 1, "loss": 2.5}]

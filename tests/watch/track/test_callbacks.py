@@ -1,8 +1,6 @@
 """Hugging Face's and Lightning's Trainer: the same training with the callback as without, and resuming."""
 
 import copy
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -228,12 +226,3 @@ def test_lightning_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     fit(tmp_path / "parts", callback("run"), resume=True, dropout=0.0)
     assert watch.load(tmp_path / "run").info["finished"] is not None
     check_same_record(tmp_path / "whole-run", tmp_path / "run")
-
-
-def test_importing_watch_imports_none_of_them() -> None:
-    code = (
-        "import sys; from rankrise import watch; "
-        "print(sorted({'transformers', 'lightning', 'tensorboard', 'wandb', 'trackio'} & sys.modules.keys()))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
