@@ -3,8 +3,8 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Literal
+from functools import cached_property, partial
+from typing import Any, Literal, NamedTuple
 
 import numpy
 import torch
@@ -20,7 +20,6 @@ from rankrise.predict._matrices.follow import follow_columns
 from rankrise.predict._paths import Moment, StepTooSmall, hermite, passages
 
 Array = Tensor | NDArray[Any] | Sequence[float] | Sequence[Sequence[float]]
-Ending = Literal["reached", "not finite"]
 
 _LONGEST = 1e9
 """Beyond this rescaled time, float64 has no room for steps."""
@@ -29,8 +28,7 @@ _RESOLVED = 1e-9
 """A singular value below this fraction of the largest is rounding in the product."""
 
 
-@dataclass(frozen=True)
-class Crossing:
+class Crossing(NamedTuple):
     """Singular value number `rank` of a product passed a threshold, upward or downward, at a rescaled time.
 
     In a diagonal network it is the size of the coordinate `product`, and `rank` is 1.
@@ -40,11 +38,6 @@ class Crossing:
     product: int
     upward: bool
     rank: int = 1
-
-    @property
-    def coordinate(self) -> int:
-        """The number of the product, which is a coordinate of `a` in a diagonal network."""
-        return self.product
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -64,7 +57,7 @@ class Flow:
     places: Tensor
     rates: Tensor
     shapes: tuple[Shape, ...]
-    ending: Ending
+    ending: Literal["reached", "not finite"]
     message: str
     gradients: int
     coordinates: Coordinates | None = None
@@ -130,26 +123,17 @@ class Flow:
 
     def crossings(self, threshold: float = 1e-3) -> list[Crossing]:
         """Every rise above `threshold` and every fall below it, in order of time."""
-        found = []
         if self.coordinates is not None:
             low, high = self.coordinates.level(threshold)
-            for side, level in ((1, high), (-1, -low)):
-                rates = side * self.rates
-                found += [
-                    Crossing(time, coordinate, upward)
-                    for time, coordinate, upward in passages(
-                        self.times, side * self.places, level, lambda *at, rates=rates: rates[at]
-                    )
-                ]
+            rises = passages(self.times, self.places, high, lambda *at: self.rates[at])
+            falls = passages(self.times, -self.places, -low, lambda *at: -self.rates[at])
+            return sorted(Crossing(*one) for one in rises + falls)
+        found = []
         for product, logs in enumerate(self.log_singular_values):
             level = torch.full_like(logs[0], math.log(threshold))
-            found += [
-                Crossing(time, product, upward, index + 1)
-                for time, index, upward in passages(
-                    self.times, logs, level, lambda *at, product=product: self._log_rates(product, *at)
-                )
-            ]
-        return sorted(found, key=lambda crossing: (crossing.time, crossing.product))
+            for time, index, upward in passages(self.times, logs, level, partial(self._log_rates, product)):
+                found.append(Crossing(time, product, upward, index + 1))
+        return sorted(found)
 
     def _log_rates(self, product: int, moments: Tensor, indices: Tensor) -> Tensor:
         """The rates of logarithms of singular values; nan where the product does not resolve them."""
@@ -216,12 +200,10 @@ def gradient_flow(
     >>> flow.activation_times(), flow.at(0.75)
     (tensor([0.99..., 0.49...], dtype=torch.float64), tensor([ 0.0000, -2.0000], dtype=torch.float64))
     """
-    if not -math.inf < log10_alpha < 0:
-        raise RankriseError(f"log10_alpha is {log10_alpha}: pass a number below 0, -32 for a scale of 1e-32.")
-    if not (0 < until <= _LONGEST and 0 < tolerance < 1):
+    if not (-math.inf < log10_alpha < 0 and 0 < until <= _LONGEST and tolerance > 0):
         raise RankriseError(
-            f"until is {until} and tolerance {tolerance}: pass a rescaled time above 0 and at most "
-            f"{_LONGEST:g}, and a tolerance between 0 and 1."
+            f"log10_alpha is {log10_alpha}, until {until} and tolerance {tolerance}: pass -32 for a scale of "
+            f"1e-32, a rescaled time of at most {_LONGEST:g}, and numbers above 0."
         )
     unit = -log10_alpha * math.log(10)
     matrices = isinstance(u0, list | tuple) and numpy.ndim(u0[0]) == 2
@@ -230,8 +212,7 @@ def gradient_flow(
         u, v = (torch.as_tensor(one, dtype=torch.float64).detach() for one in (first, second))
         if u.shape[-1] != v.shape[-1]:
             raise RankriseError(
-                f"u0 and v0 have shapes {tuple(u.shape)} and {tuple(v.shape)}: pass two vectors (p,), or two "
-                "lists of matrices (d, c)."
+                f"u0 and v0 have shapes {tuple(u.shape)} and {tuple(v.shape)}: do they match?"
             )
         pairs.append((u.to(device or u.device), v.to(device or v.device)))
     u, v = pairs[0]
@@ -250,9 +231,8 @@ def random_start(
 ) -> tuple[Any, Any]:
     """Gaussian `u0` and `v0` for `gradient_flow`: the direction of a start, before the scale alpha.
 
-    `loss` is a network, or its size, or its shapes. For a size p both are (p,); for shapes they are lists of
-    U (d1, c) and V (d2, c), c being `columns`. The seed should not be the network's, whose data were drawn
-    from the same numbers.
+    `loss` is a network, or its size p, for two vectors (p,), or its shapes, for lists of U (d1, c) and
+    V (d2, c), c being `columns`. Take another seed than the network's, which drew its data from it.
 
     >>> u0, v0 = random_start(4)
     >>> u0.shape, v0.dtype
@@ -302,7 +282,7 @@ def _collect(
 ) -> Flow:
     """Collect the moments of a flow; what was solved is kept, however the solve ends."""
     moments = list[Moment]()
-    ending: Ending = "reached"
+    ending: Literal["reached", "not finite"] = "reached"
     message = f"The flow was followed to rescaled time {until:g}."
     try:
         for moment in solved:

@@ -30,7 +30,6 @@ class Loss:
     - `value_and_gradient(a)`, or `value_and_gradient(*products)` with one gradient per product;
     - `hessian(a)` or `hessian(*products)`, exact, (size, size) in the order of the flat vector;
     - `curvature(a)`, an approximate Hessian, good enough for Newton's method;
-    - `hessian_product(*products)`, a function from one direction to one result per product;
     - `restricted(support)`, the same loss of some coordinates, the others being zero, or None where that is
       not cheaper.
 
@@ -89,20 +88,11 @@ class Loss:
             return hessian if columns is None or len(columns) == len(flat) else hessian[:, columns]
         units = torch.eye(len(flat), dtype=flat.dtype, device=flat.device)
         units = units if columns is None else units[columns]
-        apply = self._second_derivative(flat)
+        apply = self.hessian_product(flat)
         return torch.cat([apply(part) for part in units.split(_COLUMNS_AT_ONCE)]).T
 
     def hessian_product(self, flat: Tensor) -> Callable[[Tensor], Tensor]:
-        """The function `v -> H v` for many `v` (size,), sharing what depends on `flat` alone."""
-        supplied = getattr(self.function, "hessian_product", None)
-        if supplied is None:
-            apply = self._second_derivative(flat)
-            return lambda direction: apply(direction[None])[0]
-        product = supplied(*self.split(flat))
-        return lambda direction: flattened(product(*self.split(direction)))
-
-    def _second_derivative(self, flat: Tensor) -> Callable[[Tensor], Tensor]:
-        """The function from directions (n, size) to the Hessian times each of them, by autograd."""
+        """The function from a direction (size,), or several, to the Hessian times each, by autograd."""
         with torch.enable_grad():
             flat = flat.detach().requires_grad_()
             (gradient,) = torch.autograd.grad(self(flat), flat, create_graph=True)
@@ -110,16 +100,15 @@ class Loss:
         def apply(directions: Tensor) -> Tensor:
             if not gradient.requires_grad:  # the loss is linear
                 return torch.zeros_like(directions)
-            single = len(directions) == 1
             (found,) = torch.autograd.grad(
                 gradient,
                 flat,
-                directions[0] if single else directions,
+                directions,
                 retain_graph=True,
-                is_grads_batched=not single,
+                is_grads_batched=directions.ndim == 2,
                 materialize_grads=True,
             )
-            return found.reshape(directions.shape)
+            return found
 
         return apply
 

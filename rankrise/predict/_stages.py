@@ -1,9 +1,8 @@
 """Stages in order of time: what Algorithm 1 finds."""
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, overload
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -17,7 +16,6 @@ Mixing = Literal["ordered", "tracked"]
 
 FLAT = 1e-9
 """A rate below this fraction of the largest at zero is nothing."""
-_WEAK = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +74,7 @@ class Stage:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Stages(Sequence[Stage]):
+class Stages:
     """The stages in order of time, and why there are no more: `ending`, with a sentence in `message`.
 
     `initial_loss` is the loss at zero, on the plateau before the first stage; `gradients` is what it cost. Of
@@ -92,12 +90,11 @@ class Stages(Sequence[Stage]):
     mixing: Mixing | None = None
     gradients: int = 0
 
-    @overload
-    def __getitem__(self, index: int) -> Stage: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[Stage, ...]: ...
-    def __getitem__(self, index: int | slice) -> Stage | tuple[Stage, ...]:
+    def __getitem__(self, index: int) -> Stage:
         return self.stages[index]
+
+    def __iter__(self) -> Iterator[Stage]:
+        return iter(self.stages)
 
     def __len__(self) -> int:
         return len(self.stages)
@@ -110,17 +107,6 @@ class Stages(Sequence[Stage]):
     def diagonal(self) -> bool:
         """Whether these are the stages of a diagonal network."""
         return self.mixing is None
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """A warning if directions are coupled so weakly that it shows only at tiny initialisation scales."""
-        weakest = min((stage.mixing for stage in self if stage.mixing > 0), default=math.inf)
-        if self.mixing != "ordered" or weakest >= _WEAK:
-            return ()
-        return (
-            f"The weakest link between directions is {weakest:.1g} of the gradient: ordered exponents show "
-            "only at initialisation scales far below it.",
-        )
 
     def table(self, label: Callable[[int], str] = str) -> dict[str, list[str]]:
         """One line per stage, as columns of text; `label` names the products."""
@@ -145,19 +131,18 @@ class Stages(Sequence[Stage]):
         about = {name: getattr(self, name) for name in ("ending", "message", "initial_loss")}
         if not self.diagonal:
             names[1:2] = ["product", "gap", "mixing"]
-            about |= {name: getattr(self, name) for name in ("mixing", "notes", "shapes", "gradients")}
-        about["stages"] = rows = []
-        for stage in self:
-            row = {name: getattr(stage, name) for name in names}
+            about |= {name: getattr(self, name) for name in ("mixing", "shapes", "gradients")}
+        about["stages"] = rows = [{name: getattr(stage, name) for name in names} for stage in self]
+        for row, stage in zip(rows, self, strict=True):
             if label is not None:
                 row["label"] = label(stage.product)
             if not self.diagonal:
-                row |= {"rates": [part.tolist() for part in stage.rates]}
-                row |= {"exponents": [part.tolist() for part in stage.exponents]}
+                row |= {
+                    name: [part.tolist() for part in getattr(stage, name)] for name in ("rates", "exponents")
+                }
             if points:
                 name, point = ("point", stage.point) if self.diagonal else ("points", stage.points)
                 row[name] = [part.tolist() for part in point]
-            rows.append(row)
         return about
 
     @staticmethod
@@ -171,20 +156,13 @@ class Stages(Sequence[Stage]):
         >>> Stages.from_dict(stages.to_dict(), torch.stack([stage.point for stage in stages]))[0].point
         tensor([ 0., -2.], dtype=torch.float64)
         """
-        shapes = ((1, 1),) * points.shape[1]
-        stages = tuple(
-            Stage(
-                time=float(row["time"]),
-                product=int(row["coordinate"]),
-                sign=int(row["sign"]),
-                rank=1,
-                loss=float(row["loss"]),
-                point=point,
-                shapes=shapes,
-                left=tuple(row["left"]),
-                runner_up=float(row["runner_up"]),  # JSON has "inf" where nothing else is due
-                tied=tuple(row["tied"]),
-            )
-            for row, point in zip(record["stages"], points, strict=True)
-        )
-        return Stages(stages, shapes, float(record["initial_loss"]), record["ending"], record["message"])
+        shapes, stages = ((1, 1),) * points.shape[1], []
+        for row, point in zip(record["stages"], points, strict=True):
+            time, coordinate, sign, loss = (row[name] for name in ("time", "coordinate", "sign", "loss"))
+            left, tied, runner_up = (
+                tuple(row["left"]),
+                tuple(row["tied"]),
+                float(row["runner_up"]),
+            )  # or "inf"
+            stages.append(Stage(time, coordinate, sign, 1, loss, point, shapes, left, runner_up, tied))
+        return Stages(tuple(stages), shapes, record["initial_loss"], record["ending"], record["message"])

@@ -1,6 +1,6 @@
 """The types behind the verbs of `rankrise.predict`, for annotations and for `isinstance`."""
 
-from rankrise.predict._assumptions import Assumption, Assumptions, Perturbation
+from rankrise.predict._assumptions import Assumption, Assumptions
 from rankrise.predict._compare import Convergence, FlowComparison, StageComparison
 from rankrise.predict._diagonal import Coordinates
 from rankrise.predict._flow import Crossing, Flow
@@ -26,7 +26,6 @@ __all__ = [
     "FullHead",
     "LinearNetwork",
     "LossFunction",
-    "Perturbation",
     "Stage",
     "StageComparison",
     "Stages",

@@ -49,5 +49,3 @@ def print_stages(stages: Stages, label: Callable[[int], str], flow: Flow | None 
             console.print(f"Stage {number} is tied with {names}: the theory does not cover it.")
     if stages.mixing is not None:
         console.print(f"Mixing: {stages.mixing}; {RULES[stages.mixing]}")
-    for note in stages.notes:
-        console.print(note)

@@ -107,13 +107,13 @@ def _perturb(run: ToyRun, settings: ToySettings, piece: Piece, network: Network)
     seeds = torch.randint(2**31, (len(times),), generator=source).tolist()
     curves = []
     for time, seed in zip(times, seeds, strict=True):
-        found = predict.perturb(
+        original, perturbed = predict.perturb(
             network, flow, time, std, settings.threshold, settings.duration, seed, settings.tolerance
         )
-        last = min(float(found.original.times[-1]), float(found.perturbed.times[-1]))
+        last = min(float(original.times[-1]), float(perturbed.times[-1]))
         # Closer together at first, where the perturbed flow moves fastest.
         at = last * torch.linspace(0, 1, CURVE_POINTS, dtype=torch.float64).square()
-        curves.append(PerturbedCurve(time, at, found.original.at(at).float(), found.perturbed.at(at).float()))
+        curves.append(PerturbedCurve(time, at, original.at(at).float(), perturbed.at(at).float()))
     write_perturbations(
         run.folder, piece, curves, std=std, threshold=settings.threshold, duration=settings.duration
     )

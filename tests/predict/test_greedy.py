@@ -82,7 +82,7 @@ def test_a_coordinate_can_leave_the_support_and_come_back_with_the_other_sign():
     flow = predict.gradient_flow(
         loss, double(1, 0.8, 0.5), double(0.3, 0.2, 1.2), -300, until=1.2 * stages[3].time
     )
-    crossings = [(c.coordinate, c.upward) for c in flow.crossings()]
+    crossings = [(c.product, c.upward) for c in flow.crossings()]
     assert crossings == [(2, True), (0, True), (1, True), (2, False), (2, True)]
     assert (flow.values[-1] - stages[3].point).abs().max() < 1e-3
     assert predict.compare(stages, flow).largest_time_error < 0.01

@@ -184,15 +184,15 @@ def next_length(error: float) -> float:
 class Linearised:
     """The flow linearised at a point, for steps of any length from there.
 
-    `spectrum` has all eigenvectors of the Jacobian, where it is small enough, else it is None.
+    `spectrum` has all eigenvectors of the Jacobian, where it is `dense` or small enough, else it is None.
     """
 
     spectrum: Spectrum | None = None
 
-    def __init__(self, space: FactorSpace, start: Here) -> None:
+    def __init__(self, space: FactorSpace, start: Here, dense: bool = False) -> None:
         self._space, self._start = space, start
         products = space.products(start.x)
-        if space.loss.size <= DENSE:
+        if dense or space.loss.size <= DENSE:
             units = torch.eye(space.size, dtype=start.x.dtype, device=start.x.device)
             response = space.loss.hessian(products) @ space.tangent(start.x, units).T
             jacobian = self._image(units, response.T)

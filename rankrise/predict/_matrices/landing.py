@@ -207,11 +207,6 @@ class BlockLoss:
         self.observe(gradient)
         return value, self.cut(gradient)
 
-    def hessian_product(self, *parts: Tensor) -> Callable[..., list[Tensor]]:
-        """The Hessian as a function from one direction to one result per block."""
-        product = self.whole.hessian_product(self.join(parts))
-        return lambda *directions: self.cut(product(self.join(directions)))
-
     def land(self, point: Tensor, product: int, seed: Tensor, pace: float) -> Rest | None:
         """Where the flow comes to rest from a `point` (size,) with a column `seed` more in a product."""
         factors, rows = [], self.whole.shapes[product][0]

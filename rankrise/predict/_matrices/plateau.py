@@ -87,21 +87,13 @@ def blocks_of(largest: Tensor) -> tuple[Places, float]:
     >>> blocks_of(torch.tensor([[1.0, 0.2, 0.0], [0.2, 1.0, 0.0], [0.0, 0.0, 1.0]]))
     ([[0, 1], [2]], 0.0)
     """
-    links = (torch.maximum(largest, largest.T) / (float(largest.max()) or 1.0)).tolist()
-    waiting = dict.fromkeys(range(1, len(links)), 0.0)
-    blocks, newest, weakest = [[0]], 0, math.inf
-    while waiting:
-        for other in waiting:
-            waiting[other] = max(waiting[other], links[newest][other])
-        newest = max(waiting, key=lambda other: (waiting[other], -other))
-        link = waiting.pop(newest)
-        weakest = min(weakest, link)
-        # A maximal spanning tree grows by its strongest link: once that is nothing, a new block begins.
-        if link > _NO_COUPLING:
-            blocks[-1].append(newest)
-        else:
-            blocks.append([newest])
-    return [sorted(block) for block in blocks], weakest
+    reach = torch.maximum(largest, largest.T) / (float(largest.max()) or 1.0)
+    reach.fill_diagonal_(math.inf)
+    for through in range(len(reach)):
+        # The weakest link of the best path between each two directions, by way of those seen so far.
+        reach = torch.maximum(reach, torch.minimum(reach[:, through, None], reach[through]))
+    blocks = {tuple(row.nonzero()[:, 0].tolist()) for row in reach > _NO_COUPLING}
+    return [list(block) for block in sorted(blocks)], float(reach.min())
 
 
 def carry(old: Modes, new: Modes, winner: int | None, blocks: Places) -> tuple[Modes, bool]:

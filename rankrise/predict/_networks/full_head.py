@@ -5,7 +5,6 @@ output is `A_VO^T m(z)`, m being the mean of the tokens under these weights. The
 covariance and the third cumulant of the tokens.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -50,18 +49,50 @@ class FullHead:
     @torch.no_grad()
     def value_and_gradient(self, key_query: Tensor, value_output: Tensor) -> tuple[Tensor, list[Tensor]]:
         """The loss and its gradient (d, d) per product."""
-        here = _Derivatives(self, key_query, value_output)
-        return here.value, here.gradients()
+        weights, means = _attend(self.inputs, key_query)
+        outputs = means @ value_output
+        slope = self._slope(outputs)
+        scores = weights * data.centred((slope @ value_output.T) @ self.inputs.mT, weights)
+        gradients = [_outer(self.inputs, scores @ self.inputs), _outer(means, slope)]
+        return data.mean_loss(outputs, self.targets, self.objective), gradients
 
     @torch.no_grad()
     def hessian(self, key_query: Tensor, value_output: Tensor) -> Tensor:
         """The exact Hessian (2 d^2, 2 d^2) in all entries, row by row and product by product."""
-        return _Derivatives(self, key_query, value_output).hessian()
+        weights, means = _attend(self.inputs, key_query)
+        outputs = means @ value_output
+        # The covariance of the tokens per token (r, d, d), and the third cumulant along its slope.
+        centred = self.inputs[:, None] - means[:, :, None]
+        along = torch.einsum("ntbi,nti->ntb", centred, self._slope(outputs) @ value_output.T)
+        covariance, third = (
+            torch.einsum("ntb,ntbi,ntbj->ntij", part, centred, centred).flatten(0, 1)
+            for part in (weights, weights * along)
+        )
+        x, slope, mean = (part.flatten(0, 1) for part in (self.inputs, self._slope(outputs), means))
+        metric, reach = self._metric(outputs).flatten(0, 1), covariance @ value_output
+        blocks = (
+            torch.einsum("ri,rk,rjl->ijkl", x, x, reach @ metric @ reach.mT + third),
+            torch.einsum("ri,rk,rjl->ijkl", x, mean, reach @ metric)
+            + torch.einsum("ri,rl,rjk->ijkl", x, slope, covariance),
+            torch.einsum("ri,rk,rjl->ijkl", mean, mean, metric),
+        )
+        size = x.shape[1] ** 2
+        scores, mixed, last = (block.reshape(size, size) for block in blocks)
+        return torch.cat([torch.cat([scores, mixed], 1), torch.cat([mixed.T, last], 1)])
 
-    @torch.no_grad()
-    def hessian_product(self, key_query: Tensor, value_output: Tensor) -> Callable[..., list[Tensor]]:
-        """The Hessian as a function from one direction (d, d) per product to one result per product."""
-        return _Derivatives(self, key_query, value_output).hessian_product
+    def _slope(self, outputs: Tensor) -> Tensor:
+        """The derivative of the loss in the outputs (n, t, d)."""
+        if self.objective != "squared":
+            outputs = self.targets.sum(-1, keepdim=True) * outputs.softmax(-1)
+        return (outputs - self.targets) / len(outputs)
+
+    def _metric(self, outputs: Tensor) -> Tensor:
+        """The second derivative of the loss in the outputs, (n, t, d, d)."""
+        if self.objective == "squared":
+            unit = torch.eye(outputs.shape[-1], dtype=outputs.dtype, device=outputs.device)
+            return (unit / len(outputs)).expand(*outputs.shape, -1)
+        likelihood = outputs.softmax(-1)
+        return (torch.diag_embed(likelihood) - likelihood[..., None] * likelihood[:, :, None]) / len(outputs)
 
 
 def full_head(
@@ -101,71 +132,6 @@ def _attend(inputs: Tensor, key_query: Tensor) -> tuple[Tensor, Tensor]:
     """The attention weights (n, t, t), and the means (n, t, d) of the tokens under them."""
     weights = (inputs @ key_query @ inputs.mT).softmax(-1)
     return weights, weights @ inputs
-
-
-class _Derivatives:
-    """The loss of a head at some products, and its derivatives there."""
-
-    def __init__(self, network: FullHead, key_query: Tensor, value_output: Tensor) -> None:
-        self.inputs, self.objective, self.value_output = network.inputs, network.objective, value_output
-        self.weights, self.means = _attend(network.inputs, key_query)
-        outputs, targets = self.means @ value_output, network.targets
-        self.value = data.mean_loss(outputs, targets, network.objective)
-        if network.objective == "squared":
-            self.slope = (outputs - targets) / len(outputs)
-        else:
-            self.likelihood = outputs.softmax(-1)
-            self.slope = (targets.sum(-1, keepdim=True) * self.likelihood - targets) / len(outputs)
-
-    def gradients(self) -> list[Tensor]:
-        """The gradient (d, d) per product."""
-        pushed = (self.slope @ self.value_output.T) @ self.inputs.mT
-        scores = self.weights * data.centred(pushed, self.weights)
-        return [_outer(self.inputs, scores @ self.inputs), _outer(self.means, self.slope)]
-
-    def hessian_product(self, key_query: Tensor, value_output: Tensor) -> list[Tensor]:
-        """The Hessian times a direction (d, d) per product."""
-        inputs, weights = self.inputs, self.weights
-        moved_weights = weights * data.centred(inputs @ key_query @ inputs.mT, weights)
-        moved_means = moved_weights @ inputs
-        slope = self._metric(moved_means @ self.value_output + self.means @ value_output)
-        pushed = (self.slope @ self.value_output.T) @ inputs.mT
-        changed = (slope @ self.value_output.T + self.slope @ value_output.T) @ inputs.mT
-        drift = (moved_weights * pushed + weights * changed).sum(-1, keepdim=True)
-        scores = moved_weights * data.centred(pushed, weights) + weights * (changed - drift)
-        of_value_output = _outer(moved_means, self.slope) + _outer(self.means, slope)
-        return [_outer(inputs, scores @ inputs), of_value_output]
-
-    def hessian(self) -> Tensor:
-        """The whole Hessian: (2 d^2, 2 d^2), one product's entries after the other's."""
-        dimension = self.inputs.shape[-1]
-        x, slope, means = (part.flatten(0, 1) for part in (self.inputs, self.slope, self.means))
-        metric = self._metric(torch.eye(dimension, dtype=x.dtype, device=x.device))
-        metric = metric.expand(*self.inputs.shape, dimension).flatten(0, 1)
-        # The covariance of the tokens per token (r, d, d), and the third cumulant along its slope.
-        centred = self.inputs[:, None] - self.means[:, :, None]
-        along = torch.einsum("ntbi,nti->ntb", centred, self.slope @ self.value_output.T)
-        covariance, third = (
-            torch.einsum("ntb,ntbi,ntbj->ntij", weights, centred, centred).flatten(0, 1)
-            for weights in (self.weights, self.weights * along)
-        )
-        reach = covariance @ self.value_output
-        blocks = (
-            torch.einsum("ri,rk,rjl->ijkl", x, x, reach @ metric @ reach.mT + third),
-            torch.einsum("ri,rk,rjl->ijkl", x, means, reach @ metric)
-            + torch.einsum("ri,rl,rjk->ijkl", x, slope, covariance),
-            torch.einsum("ri,rk,rjl->ijkl", means, means, metric),
-        )
-        scores, mixed, outputs = (block.reshape(dimension**2, dimension**2) for block in blocks)
-        return torch.cat([torch.cat([scores, mixed], 1), torch.cat([mixed.T, outputs], 1)])
-
-    def _metric(self, outputs: Tensor) -> Tensor:
-        """The second derivative of the loss in the outputs, times a change of them (..., t, d)."""
-        if self.objective == "squared":
-            return outputs / len(self.inputs)
-        likelihood = self.likelihood if outputs.ndim == 3 else self.likelihood[:, :, None]
-        weighted = likelihood * outputs
-        return (weighted - likelihood * weighted.sum(-1, keepdim=True)) / len(self.inputs)
 
 
 def _outer(left: Tensor, right: Tensor) -> Tensor:

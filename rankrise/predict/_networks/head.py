@@ -25,60 +25,56 @@ class AttentionEntry(NamedTuple):
     entry: int
 
 
-def attention_entry(coordinate: int, heads: int, dimension: int) -> AttentionEntry:
-    """The entry of a coordinate of `[w_K * w_Q, w_V * w_O]` over layers and heads (Example 3.2).
+class DiagonalAttention:
+    """What a head and a transformer share: data, and the order of their coordinates (Example 3.2)."""
 
-    >>> attention_entry(7, heads=1, dimension=3)
-    AttentionEntry(layer=1, head=0, kind='KQ', entry=1)
-    """
-    block, entry = divmod(coordinate, dimension)
-    position, kind = divmod(block, 2)
-    layer, head = divmod(position, heads)
-    return AttentionEntry(layer, head, "VO" if kind else "KQ", entry)
-
-
-@dataclass(eq=False)
-class DiagonalHead:
-    """The loss of `softmax(K diag(a_KQ) K^T) V diag(a_VO)` as a function of `a = [a_KQ, a_VO]` (m + n,).
-
-    `keys` K are (samples, tokens, m), `values` V and `targets` (samples, tokens, n), in float64. They are the
-    same tokens X in the head of Eq. 1, without its 1/sqrt(d), where `a = [w_K * w_Q, w_V * w_O]`; the `a` of
-    `teacher` (p,) set the targets. `constant` is the loss of the outputs left out.
-    """
-
-    keys: Tensor
-    values: Tensor
+    inputs: Tensor
     targets: Tensor
-    objective: Objective = "squared"
-    teacher: Tensor | None = None
-    constant: float = 0.0
-
-    @property
-    def inputs(self) -> Tensor:
-        """The tokens X (samples, tokens, d)."""
-        return self.values
-
-    @property
-    def size(self) -> int:
-        """The number of coordinates, p."""
-        return self.keys.shape[-1] + self.values.shape[-1]
-
-    def __call__(self, a: Tensor) -> Tensor:
-        """The loss at `a`, twice differentiable by autograd."""
-        return self.loss_of(_attend(self.keys, self.values, a)) + self.constant
+    objective: Objective
+    heads: int
 
     def loss_of(self, outputs: Tensor) -> Tensor:
         """The loss of other outputs (samples, tokens, d) on the same data, such as those of full weights."""
         return data.mean_loss(outputs, self.targets, self.objective)
 
     def place(self, coordinate: int) -> AttentionEntry:
-        """Which entry a coordinate of `a` is: (0, 0, "KQ" or "VO", entry)."""
-        return attention_entry(coordinate, heads=1, dimension=self.keys.shape[-1])
+        """Which entry a coordinate of `a = [w_K * w_Q, w_V * w_O]`, over layers and heads, is."""
+        block, entry = divmod(coordinate, self.inputs.shape[-1])
+        position, kind = divmod(block, 2)
+        layer, head = divmod(position, self.heads)
+        return AttentionEntry(layer, head, "VO" if kind else "KQ", entry)
 
     def label(self, coordinate: int) -> str:
         """The name of a coordinate, such as "VO 7"."""
         place = self.place(coordinate)
         return f"{place.kind} {place.entry}"
+
+
+@dataclass(eq=False)
+class DiagonalHead(DiagonalAttention):
+    """The loss of `softmax(K diag(a_KQ) K^T) X diag(a_VO)` as a function of `a = [a_KQ, a_VO]` (m + n,).
+
+    `keys` K are (samples, tokens, m), `inputs` X and `targets` (samples, tokens, n), in float64. In Eq. 1,
+    whose 1/sqrt(d) it leaves out, K is X too; with fewer columns it is the loss of some coordinates, and
+    `constant` that of the outputs left out. The `a` of `teacher` (p,) set the targets.
+    """
+
+    keys: Tensor
+    inputs: Tensor
+    targets: Tensor
+    objective: Objective = "squared"
+    teacher: Tensor | None = None
+    constant: float = 0.0
+    heads = 1
+
+    @property
+    def size(self) -> int:
+        """The number of coordinates, p."""
+        return self.keys.shape[-1] + self.inputs.shape[-1]
+
+    def __call__(self, a: Tensor) -> Tensor:
+        """The loss at `a`, twice differentiable by autograd."""
+        return self.loss_of(_attend(self.keys, self.inputs, a)) + self.constant
 
     @torch.no_grad()
     def value_and_gradient(self, a: Tensor) -> tuple[Tensor, Tensor]:
@@ -88,16 +84,16 @@ class DiagonalHead:
         gives the transposed weights; with the inputs in both layouts no product reads a transposed factor.
         """
         samples, tokens, split = self.keys.shape
-        dimension = self.values.shape[-1]
+        dimension = self.inputs.shape[-1]
         key_query, value_output = a[:split], a[split:].unsqueeze(1).expand(dimension, tokens).contiguous()
-        length = _chunk_length(self.values, 250_000)
+        length = _chunk_length(self.inputs, 250_000)
         wide_memory = a.new_empty(length, tokens, split)
         tall_memory = a.new_empty(2, length, dimension, tokens)
         square_memory = a.new_empty(2, length, tokens, tokens)
         total = a.new_zeros(())
         gradient_key_query = a.new_zeros(tokens, split)
         gradient_value_output = a.new_zeros(dimension, tokens)
-        chunks = (tensor.split(length) for tensor in (self.keys, self.values, *self._transposed))
+        chunks = (tensor.split(length) for tensor in (self.keys, self.inputs, *self._transposed))
         for keys, values, keys_t, values_t, targets_t in zip(*chunks, strict=True):
             wide = wide_memory[: len(keys)]
             mixed, outputs = tall_memory[:, : len(keys)]
@@ -120,13 +116,13 @@ class DiagonalHead:
     @torch.no_grad()
     def hessian(self, a: Tensor) -> Tensor:
         """The exact Hessian (m + n, m + n) at `a`."""
-        split, length = self.keys.shape[-1], _chunk_length(self.values, 40_000)
+        split, length = self.keys.shape[-1], _chunk_length(self.inputs, 40_000)
         hessian = a.new_zeros(len(a), len(a))
-        chunks = (tensor.split(length) for tensor in (self.keys, self.values, self.targets))
+        chunks = (tensor.split(length) for tensor in (self.keys, self.inputs, self.targets))
         for keys, values, targets in zip(*chunks, strict=True):
             _add_hessian(hessian, keys, values, targets, self.objective, a)
         hessian[split:, :split] = hessian[:split, split:].T
-        return hessian / len(self.values)
+        return hessian / len(self.inputs)
 
     def curvature(self, a: Tensor) -> Tensor:
         """The Hessian (m + n, m + n) to about six digits, from float32: enough for Newton's method."""
@@ -142,7 +138,7 @@ class DiagonalHead:
         missed[..., kept] = 0
         return DiagonalHead(
             self.keys[..., support[support < split]].contiguous(),
-            self.values[..., kept].contiguous(),
+            self.inputs[..., kept].contiguous(),
             self.targets[..., kept].contiguous(),
             constant=self.constant + float(missed.square().sum()) / (2 * len(self.targets)),
         )
@@ -150,12 +146,12 @@ class DiagonalHead:
     @cached_property
     def _transposed(self) -> tuple[Tensor, Tensor, Tensor]:
         keys_t = self.keys.mT.contiguous()
-        values_t = keys_t if self.values is self.keys else self.values.mT.contiguous()
+        values_t = keys_t if self.inputs is self.keys else self.inputs.mT.contiguous()
         return keys_t, values_t, self.targets.mT.contiguous()
 
     @cached_property
     def _single_precision(self) -> "DiagonalHead":
-        return DiagonalHead(self.keys.float(), self.values.float(), self.targets.float(), self.objective)
+        return DiagonalHead(self.keys.float(), self.inputs.float(), self.targets.float(), self.objective)
 
 
 def diagonal_head(

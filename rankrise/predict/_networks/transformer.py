@@ -8,11 +8,11 @@ from torch import Tensor
 from rankrise.foundations.objective import Objective
 from rankrise.predict._loss import value_and_gradient
 from rankrise.predict._networks import data
-from rankrise.predict._networks.head import AttentionEntry, attention_entry
+from rankrise.predict._networks.head import DiagonalAttention
 
 
 @dataclass(frozen=True, eq=False)
-class DiagonalTransformer:
+class DiagonalTransformer(DiagonalAttention):
     """The loss of a diagonal transformer, as a function of `a = [w_K * w_Q, w_V * w_O]` over its heads.
 
     From Z_0 = X, layer l adds the outputs of its heads (Eq. 1) and then `gelu(Z W_A^l) (W_B^l)^T`, of fixed
@@ -61,18 +61,10 @@ class DiagonalTransformer:
         """The loss and its gradient (p,) at `a`, by autograd."""
         return value_and_gradient(self, a)
 
-    def loss_of(self, outputs: Tensor) -> Tensor:
-        """The loss of other outputs (samples, tokens, d) on the same data, such as those of full weights."""
-        return data.mean_loss(outputs, self.targets, self.objective)
-
-    def place(self, coordinate: int) -> AttentionEntry:
-        """Which entry a coordinate of `a` is: (layer, head, "KQ" or "VO", entry)."""
-        return attention_entry(coordinate, self.heads, self.inputs.shape[-1])
-
     def label(self, coordinate: int) -> str:
         """The name of a coordinate, such as "layer 2 head 1 KQ 3": layers and heads count from 1 in names."""
         place = self.place(coordinate)
-        return f"layer {place.layer + 1} head {place.head + 1} {place.kind} {place.entry}"
+        return f"layer {place.layer + 1} head {place.head + 1} {super().label(coordinate)}"
 
 
 def diagonal_transformer(

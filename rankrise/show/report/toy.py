@@ -105,7 +105,7 @@ def _flow(flow: predict.Flow, alpha: str) -> dict[str, Any]:
     times = fine.numpy()
     switches: list[list[float]] = [[] for _ in range(flow.values.shape[1])]
     for crossing in flow.crossings(ACTIVE):
-        switches[crossing.coordinate].append(crossing.time)
+        switches[crossing.product].append(crossing.time)
     return {
         "log10_alpha": log10_of(alpha),
         "curves": _columns(times, flow.at(fine).numpy()),
