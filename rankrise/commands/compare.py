@@ -10,7 +10,6 @@ def compare(
     overlap: str | None = None,
     second_before: str | None = None,
     directions: int = 4,
-    all_matrices: bool = False,
     out: Path | None = None,
     json: bool = False,
     device: str | None = None,
@@ -26,7 +25,6 @@ def compare(
         second_before: what the second training began from, if it is not BEFORE; for a run, its own initial
             weights if not given.
         directions: how many leading directions of each change are compared for the overlap.
-        all_matrices: also compare every weight matrix as it is stored (slower).
         out: folder for the table (CSV, JSON) and a picture of layers by heads (PNG, SVG).
         json: print everything as JSON instead of a table.
         device: where to compute, for example cuda; the CPU if not given.
@@ -37,7 +35,7 @@ def compare(
     from rankrise.show.progress import bar
 
     with bar("comparing", total=1.0) as move_to:
-        compared = watch.compare(before, after, all_matrices=all_matrices, device=device, progress=move_to)
+        compared = watch.compare(before, after, device=device, progress=move_to)
     shared = None
     if overlap is not None:
         with bar("overlap", total=1.0) as move_to:

@@ -47,7 +47,7 @@ def print_comparison(
 ) -> None:
     """Print tables with what their columns mean, and where files were `saved`."""
     console = safe_console()
-    each = sum(row.head is not None for row in comparison.rows) <= ROWS_SHOWN
+    each = len(comparison.rows) <= ROWS_SHOWN
     for table in _tables(comparison, each):
         console.print(table)
     if not any(row.largest for row in comparison.rows):
@@ -69,11 +69,10 @@ def print_comparison(
 
 def _tables(comparison: ModelComparison, each: bool) -> "list[Table]":
     """A table for each kind of layer; a line for each head, or means over the heads of a layer."""
-    numbers = _layer_numbers(row.layer for row in comparison.rows if row.head is not None)
+    numbers = _layer_numbers(row.layer for row in comparison.rows)
     kinds: dict[str, dict[tuple[str, str, int | None], list[MatrixChange]]] = {}
     for row in comparison.rows:
-        own = ".".join(str(int(number) + 1) for number in re.findall(r"\d+", row.layer))
-        line = own if row.head is None else numbers[row.layer], row.matrix, row.head if each else None
+        line = numbers[row.layer], row.matrix, row.head if each else None
         kinds.setdefault(re.sub(r"\d+", "*", row.layer), {}).setdefault(line, []).append(row)
     titles = (*LEFT, "head", "change", "stable", "±", "effective", "90%", "95%", "99%", "of")
     tables = []
@@ -85,7 +84,7 @@ def _tables(comparison: ModelComparison, each: bool) -> "list[Table]":
 
 def _cells(rows: list[MatrixChange]) -> list[str]:
     """The means of one line, from its heads and the size of the change to the full rank."""
-    heads = sorted({row.head + 1 for row in rows if row.head is not None})
+    heads = sorted({row.head + 1 for row in rows})
     spread = f"{pstdev(row.stable_rank for row in rows):.2f}" if len(rows) > 1 else ""
     means = [format(fmean(getattr(row, name) for row in rows), form) for name, form in COLUMNS.items()]
     first_and_last = "-".join(map(str, heads[:1] + heads[1:][-1:]))
@@ -140,8 +139,7 @@ def save_comparison(
 def _to_csv(rows: Sequence[MatrixChange] | Sequence[HeadOverlap]) -> str:
     lines = []
     for row in rows:
-        cells = asdict(row) | ({} if row.head is None else {"head": row.head + 1})
-        lines.append([" ".join(map(str, one)) if isinstance(one, tuple) else one for one in cells.values()])
+        lines.append(list((asdict(row) | {"head": row.head + 1}).values()))
     return csv_text([field.name for field in fields(rows[0])], lines)
 
 
@@ -152,8 +150,8 @@ def draw_comparison(comparison: ModelComparison) -> Figure:
         "energy_rank_95": "directions with 95 % of its energy",
         "relative_change": "change / weights before",
     }
-    layers = list(dict.fromkeys(row.layer for row in comparison.rows if row.head is not None))
-    widest = 1 + max((row.head for row in comparison.rows if row.head is not None), default=0)
+    layers = list(dict.fromkeys(row.layer for row in comparison.rows))
+    widest = 1 + max((row.head for row in comparison.rows), default=0)
     width, height = (2.6 + 0.22 * min(widest, 40)) * 2, (1.4 + 0.2 * min(len(layers), 60)) * len(measures)
     figure = Figure(figsize=(max(width, 8.0), max(height, 7.5)), layout="constrained")
     edges = (0.5, widest + 0.5, len(layers) + 0.5, 0.5)

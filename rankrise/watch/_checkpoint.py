@@ -3,8 +3,8 @@
 import math
 import os
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,17 +22,6 @@ from rankrise.watch._lora import ADAPTER_CONFIG
 
 
 @dataclass(frozen=True, eq=False)
-class StoredTensor:
-    """Shape, bytes and place of a tensor: its safetensors file and name there, or the mapped tensor."""
-
-    shape: tuple[int, ...]
-    size: int
-    file: Path
-    name: str
-    mapped: Tensor | None = None
-
-
-@dataclass(frozen=True, eq=False)
 class Checkpoint:
     """The tensors of a checkpoint by name. Nothing is held in memory: `read` reads from disk.
 
@@ -46,37 +35,40 @@ class Checkpoint:
     """
 
     folder: Path
-    tensors: Mapping[str, StoredTensor]
-    _opened: dict[Path, Any] = field(default_factory=dict)
+    stored: Mapping[str, Any]
+    """By name, an open safetensors file and the name there, or a tensor that is mapped from disk."""
 
     @classmethod
     def open(cls, source: str | Path) -> "Checkpoint":
         """Open a file, a folder, or the name of a model on the Hugging Face Hub."""
-        path = _find(source)
-        tensors: dict[str, StoredTensor] = {}
+        path, stored = _find(source), dict[str, Any]()
         for file in weight_files(path):
-            tensors |= _safetensors(file) if file.suffix == ".safetensors" else _unpickled(file)
-        return cls(path if path.is_dir() else path.parent, without_wrappers(tensors))
+            stored |= _safetensors(file) if file.suffix == ".safetensors" else _unpickled(file)
+        for prefix in ("_orig_mod.", "module.", "_orig_mod."):  # of DDP and torch.compile
+            if all(name.startswith(prefix) for name in stored):
+                stored = {name.removeprefix(prefix): one for name, one in stored.items()}
+        return cls(path if path.is_dir() else path.parent, stored)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        return tuple(sorted(self.tensors))
+        return tuple(sorted(self.stored))
 
     def shape(self, name: str) -> tuple[int, ...]:
-        return self.tensors[name].shape
+        one = self.stored[name]
+        return tuple(one.shape if isinstance(one, Tensor) else one[0].get_slice(one[1]).get_shape())
+
+    def size(self, name: str) -> int:
+        """The bytes of a tensor."""
+        one = self.stored[name]
+        if isinstance(one, Tensor):
+            return one.nbytes
+        bits = re.findall(r"\d+", one[0].get_slice(one[1]).get_dtype()) or [8]
+        return math.prod(self.shape(name)) * int(bits[0]) // 8
 
     def read(self, name: str) -> Tensor:
-        """One tensor, on the CPU and in its own dtype. Each file is opened once."""
-        stored = self.tensors[name]
-        if stored.mapped is not None:
-            return stored.mapped
-        if stored.file not in self._opened:
-            self._opened[stored.file] = safe_open(stored.file, framework="pt")
-        return self._opened[stored.file].get_tensor(stored.name)
-
-
-Wanted = Callable[[Checkpoint], list[str]]
-"""Chooses tensors by the names, shapes and sizes of all."""
+        """One tensor, on the CPU and in its own dtype."""
+        one = self.stored[name]
+        return one if isinstance(one, Tensor) else one[0].get_tensor(one[1])
 
 
 def _find(source: str | Path) -> Path:
@@ -127,20 +119,15 @@ def weight_files(path: Path) -> list[Path]:
     return found
 
 
-def _safetensors(file: Path) -> dict[str, StoredTensor]:
-    tensors: dict[str, StoredTensor] = {}
+def _safetensors(file: Path) -> dict[str, Any]:
     try:
-        with safe_open(file, framework="pt") as opened:
-            for name in opened.keys():  # noqa: SIM118
-                one = opened.get_slice(name)
-                shape, bits = tuple(one.get_shape()), re.findall(r"\d+", one.get_dtype()) or [8]
-                tensors[name] = StoredTensor(shape, math.prod(shape) * int(bits[0]) // 8, file, name)
+        opened: Any = safe_open(file, framework="pt")
     except (SafetensorError, OSError) as error:
         raise RankriseError(f"{str(file)!r} cannot be read as safetensors ({error}): restore it.") from error
-    return tensors
+    return {name: (opened, name) for name in opened.keys()}  # noqa: SIM118
 
 
-def _unpickled(file: Path) -> dict[str, StoredTensor]:
+def _unpickled(file: Path) -> dict[str, Tensor]:
     """The tensors of a pickled checkpoint, memory-mapped where torch can. No code in the file runs."""
     try:  # files of torch before 1.6 are no archives, and cannot be mapped
         loaded = torch.load(file, map_location="cpu", weights_only=True, mmap=is_zipfile(file))
@@ -153,20 +140,7 @@ def _unpickled(file: Path) -> dict[str, StoredTensor]:
         if isinstance(loaded, dict) and isinstance(loaded.get(key), dict):
             loaded = loaded[key]
     found = loaded.items() if isinstance(loaded, dict) else ()
-    tensors = {
-        name: StoredTensor(tuple(tensor.shape), tensor.nbytes, file, name, tensor)
-        for name, tensor in found
-        if isinstance(name, str) and isinstance(tensor, Tensor)
-    }
+    tensors = {name: one for name, one in found if isinstance(name, str) and isinstance(one, Tensor)}
     if not tensors:
         raise RankriseError(f"{str(file)!r} holds no state dict: expected names and tensors.")
     return tensors
-
-
-def without_wrappers(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
-    """Remove the prefixes that DDP and torch.compile put before every name."""
-    plain = dict(tensors)
-    for prefix in ("_orig_mod.", "module.", "_orig_mod."):
-        if all(name.startswith(prefix) for name in plain):
-            plain = {name.removeprefix(prefix): stored for name, stored in plain.items()}
-    return plain

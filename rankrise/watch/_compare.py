@@ -24,12 +24,10 @@ from rankrise.record.folder import (
     tensor_name,
     verified_step,
 )
-from rankrise.watch._change import Change, change
-from rankrise.watch._checkpoint import Checkpoint
+from rankrise.watch._change import Change
 from rankrise.watch._families import PRODUCTS, ROLES
 from rankrise.watch._heads import Layers, heads, unwrap
-from rankrise.watch._lora import is_adapter_folder, read_adapter
-from rankrise.watch._pretrained import open_weights
+from rankrise.watch._lora import is_adapter_folder
 from rankrise.watch._ranks import effective_rank, energy_rank
 from rankrise.watch._spectra import leading_vectors, singular_values
 
@@ -42,13 +40,13 @@ NOTHING = 1e-6
 
 @dataclass(frozen=True)
 class MatrixChange:
-    """Change of one matrix: a head's KQ = W_K W_Q^T or VO = W_V W_O^T, or a weight as it is stored."""
+    """Change of one matrix of a head: KQ = W_K W_Q^T or VO = W_V W_O^T."""
 
     layer: str
     matrix: str
-    """KQ, VO or weight."""
-    head: int | None
-    """An index from 0; None for a whole weight."""
+    """KQ or VO."""
+    head: int
+    """An index from 0."""
     relative_change: float
     """Frobenius norm of the change over that of the matrix before."""
     largest: float
@@ -93,7 +91,7 @@ class Rows:
     """The fields in the table, each with its format."""
 
     def select(self, matrix: str) -> list[Any]:
-        """The rows of one kind: "KQ", "VO" or "weight"."""
+        """The rows of one kind: "KQ" or "VO"."""
         return [row for row in self.rows if row.matrix == matrix]
 
     def to_dict(self) -> dict[str, Any]:
@@ -133,11 +131,10 @@ def compare(
     before: Source,
     after: Source,
     *,
-    all_matrices: bool = False,
     device: Device = None,
     progress: Callable[[float], None] = lambda share: None,
 ) -> ModelComparison:
-    """Ranks and size of the change of every head, and with `all_matrices` of every weight as it is stored.
+    """Ranks and size of the change of every head's KQ and VO.
 
     Each side is a model, the path of a safetensors file or folder (sharded or not) with its config, a name on
     the Hugging Face Hub, or a tracked run; `after` may be the folder of a PEFT LoRA adapter of `before`.
@@ -155,8 +152,6 @@ def compare(
     self_attn 1 0
     """
     pairs = _layer_pairs(before, after)
-    matrices = _matrices(before, _newest(after)) if all_matrices else {}
-    count = len(pairs) + len(matrices)
     rows: list[MatrixChange] = []
     notes: dict[str, None] = {}
     for done, name in enumerate(pairs, start=1):
@@ -169,21 +164,11 @@ def compare(
             norms = squares.clamp_min(0).sqrt().tolist()
             rows += map(partial(_row, name, product), layer.heads, values, norms)
         notes |= dict.fromkeys(f"{name}: {note}" for note in layer.notes)
-        progress(done / count)
-    for done, name in enumerate(matrices, start=len(pairs) + 1):
-        old, new = matrices[name]()
-        if old.shape != new.shape:
-            raise _different(f"{name} is {list(old.shape)}", list(new.shape))
-        was, now = (weight.to(device=device).flatten(1) for weight in (old, new))
-        values = singular_values(change(was, now), name=name).cpu()
-        # A few rows at a time: the embedding of a vocabulary is large.
-        norm = float(torch.stack([part.double().norm() for part in was.split(4096)]).norm())
-        rows.append(_row(name, "weight", None, values, norm))
-        progress(done / count)
+        progress(done / len(pairs))
     return ModelComparison(_described(before), _described(after), tuple(rows), tuple(notes))
 
 
-def _row(layer: str, matrix: str, head: int | None, values: Tensor, norm: float) -> MatrixChange:
+def _row(layer: str, matrix: str, head: int, values: Tensor, norm: float) -> MatrixChange:
     size, largest = float(torch.linalg.vector_norm(values)), float(values[0])
     return MatrixChange(
         layer,
@@ -198,35 +183,6 @@ def _row(layer: str, matrix: str, head: int | None, values: Tensor, norm: float)
         energy_rank_99=int(energy_rank(values, 0.99)),
         full_rank=len(values),
     )
-
-
-def _matrices(before: Source, after: Source) -> dict[str, Callable[[], tuple[Tensor, Tensor]]]:
-    """Readers by name of every weight with two or more axes, before and after."""
-    old = _stored(before)
-    if is_adapter_folder(after):
-        adapted = read_adapter(str(after)).on(open_weights(str(before)).model)
-        for module in adapted.factors:
-            if f"{module}.weight" not in old:
-                raise _different(f"{module}.weight is stored under another name", "it is adapted")
-        return {
-            name: partial(lambda name: (old[name](), adapted.of(name, old[name]())), name) for name in old
-        }
-    new = _stored(after)
-    _refuse_different("weight matrix", old, new)
-    return {name: partial(lambda name: (old[name](), new[name]()), name) for name in old}
-
-
-def _stored(source: Source) -> dict[str, Callable[[], Tensor]]:
-    """Readers by name of every stored weight with two or more axes."""
-    if _is_run(source):
-        raise RankriseError(
-            f"{source} holds tracked heads alone: leave out all_matrices, or pass a checkpoint."
-        )
-    if isinstance(source, nn.Module):
-        named = unwrap(source).named_parameters()
-        return {name: weight.detach for name, weight in named if weight.ndim >= 2}
-    stored = Checkpoint.open(source)
-    return {name: partial(stored.read, name) for name in stored.names if len(stored.shape(name)) >= 2}
 
 
 def overlap(

@@ -4,7 +4,7 @@ import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -99,16 +99,11 @@ class Layers:
     """The attention layers of a model. Each is read when it is asked for; none is kept."""
 
     names: tuple[str, ...]
-    _modules: tuple[nn.Module, ...]
-    _opened: Opened | None = None
+    _modules: tuple[nn.Module, ...] = field(repr=False)
+    _opened: Opened | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return len(self.names)
-
-    def __repr__(self) -> str:
-        with shapes_alone():
-            notes = dict.fromkeys(note for module in self._modules for note in recognised(module).notes)
-        return f"Layers({'; '.join([', '.join(self.names), *notes])})"
 
     def __iter__(self) -> Iterator[Layer]:
         return (self[index] for index in range(len(self)))

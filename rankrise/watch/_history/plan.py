@@ -228,7 +228,7 @@ def _size(entry: Entry, opened: Opened, units: Sequence[Unit]) -> int:
         return entry.source.size
     checkpoint = Checkpoint.open(entry.source.path)
     stored = opened.bind(checkpoint).stored
-    return sum(checkpoint.tensors[name].size for name in {one for unit in units for one in stored(unit.path)})
+    return sum(checkpoint.size(name) for name in {one for unit in units for one in stored(unit.path)})
 
 
 def step_of(name: str, steps: str | Mapping[str, int] | None = None) -> int | None:
