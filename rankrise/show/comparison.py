@@ -137,9 +137,7 @@ def save_comparison(
 
 
 def _to_csv(rows: Sequence[MatrixChange] | Sequence[HeadOverlap]) -> str:
-    lines = []
-    for row in rows:
-        lines.append(list((asdict(row) | {"head": row.head + 1}).values()))
+    lines = [list((asdict(row) | {"head": row.head + 1}).values()) for row in rows]
     return csv_text([field.name for field in fields(rows[0])], lines)
 
 
