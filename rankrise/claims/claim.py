@@ -93,9 +93,8 @@ class Number:
 class Claim:
     """A claim with its verdict on one part of a subject.
 
-    `runs` names the runs that were judged, and `data` their data set (empty for a toy run). `left_out` says
-    how each further run on that data set differs from them. `by_choice` has the verdict by each other choice
-    alone, None if the record lacks its numbers.
+    `runs` names the runs that were judged, `data` their data set (empty for a toy run), and `left_out` other
+    runs on it. `by_choice` has the verdict by each other choice alone, None if the record lacks its numbers.
     """
 
     name: str
@@ -107,7 +106,7 @@ class Claim:
     runs: tuple[str, ...]
     data: str
     part: str = ""
-    left_out: Mapping[str, str] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
     by_choice: Mapping[str, Verdict | None] = field(default_factory=dict)
 
     @property
@@ -167,7 +166,7 @@ class Statement:
     """Other choices, each of which is tried alone."""
     runs: Sequence[Run]
     data = ""
-    left_out: Mapping[str, str] = {}
+    left_out: tuple[str, ...] = ()
     excuse = ""
     """Why the claim is not about these runs."""
 

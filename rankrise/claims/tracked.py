@@ -95,7 +95,8 @@ class OnStudy(ByHead):
 
     def __init__(self, study: Study, runs: Sequence[TrackedRun] = ()) -> None:
         self.study, self.runs, self.data = study, runs or study.main, study.label
-        self.left_out, self.excuse = study.left_out(self.runs), not_trained_for_it(self.runs)
+        self.left_out = tuple(one.name for one in study.members if one not in self.runs)
+        self.excuse = not_trained_for_it(self.runs)
 
     @classmethod
     def on(cls, opened: Sequence[Run]) -> list[Statement]:

@@ -5,8 +5,8 @@ from pathlib import Path
 from weakref import WeakKeyDictionary
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.record.folder import RUN, checkpoints_below, has_run, named, read_run
-from rankrise.runs.toy.run import ToyRun, toy_run
+from rankrise.record.folder import RUN, checkpoints_below, has_run, read_run
+from rankrise.runs.toy.run import ToyRun, open_toy
 from rankrise.watch import TrackedRun, find_stages
 from rankrise.watch.types import StagesFound
 
@@ -39,8 +39,8 @@ def by_kind(opened: Sequence[Run]) -> list[list[ToyRun] | list[TrackedRun]]:
         raise RankriseError("no run was passed: pass one or more folders of runs.")
     toys = [run for run in opened if isinstance(run, ToyRun)]
     tracked = [run for run in opened if isinstance(run, TrackedRun)]
-    kinds: list[list[ToyRun] | list[TrackedRun]] = [toys, tracked]
-    return [same for same in sorted(kinds, key=lambda same: opened[0] not in same) if same]
+    kinds: list[list[ToyRun] | list[TrackedRun]] = [toys, tracked] if opened[0] in toys else [tracked, toys]
+    return [same for same in kinds if same]
 
 
 def found_stages(run: TrackedRun) -> StagesFound:
@@ -51,15 +51,10 @@ def found_stages(run: TrackedRun) -> StagesFound:
 
 
 def _opened(folder: Path) -> Run:
-    if folder.is_dir() and not has_run(folder):
-        runs, checkpoints = sorted(folder.glob(f"*/*/{RUN}")), checkpoints_below(folder)
-        if runs:
-            inside = runs[0].parent.parent
-            raise RankriseError(f"{folder} is not a run, but {inside} holds some: pass folders such as this.")
-        if checkpoints:
-            raise RankriseError(
-                f"{folder} is not a run: it holds checkpoints ({named(folder, checkpoints)}); make a run of "
-                f"them with 'rankrise history {checkpoints[0].parent} --run FOLDER', and pass that folder."
-            )
+    if not has_run(folder) and checkpoints_below(folder):
+        raise RankriseError(
+            f"{folder} is not a run: it holds checkpoints; make a run of them with 'rankrise history FOLDER "
+            "--run RUN', and pass that."
+        )
     info = read_run(folder)
-    return toy_run(folder, info) if info["kind"] == "toy" else TrackedRun(folder, info)
+    return open_toy(folder, info) if info["kind"] == "toy" else TrackedRun(folder, info)

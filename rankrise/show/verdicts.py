@@ -69,13 +69,13 @@ def print_measures(console: "Console", claims: Sequence[Claim], why: bool = Fals
 
 
 def runs_left_out(claims: Sequence[Claim]) -> str:
-    """A sentence on runs that no claim was judged on, and how they differ; "" if there are none."""
+    """A sentence on runs that no claim was judged on; "" if there are none."""
     used = {run for claim in claims for run in claim.runs}
-    found = {run: how for claim in claims for run, how in claim.left_out.items() if run not in used}
+    found = list(dict.fromkeys(run for claim in claims for run in claim.left_out if run not in used))
     if not found:
         return ""
-    named = "; ".join(f"{run} ({how})" for run, how in list(found.items())[:NAMED])
-    more = f"; and {len(found) - NAMED} more" if len(found) > NAMED else ""
+    more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
+    named = ", ".join(found[:NAMED])
     return f"Left out: {named}{more}. Runs with other settings are judged apart: pass them alone."
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import asdict
 from pathlib import Path
+from time import sleep
 
 import torch
 from torch import Tensor
@@ -9,7 +10,7 @@ from torch import Tensor
 from rankrise import predict
 from rankrise.foundations.files import write_json
 from rankrise.recipes.toy_settings import ToySettings, log10_of
-from rankrise.runs.toy.pieces import Piece
+from rankrise.runs.toy.pieces import Piece, needs
 from rankrise.runs.toy.run import (
     ACTIVE,
     PerturbedCurve,
@@ -44,11 +45,16 @@ def initialisation_of(settings: ToySettings, seed: int) -> tuple[Tensor, Tensor]
 
 
 def compute(folder: Path, settings: ToySettings, piece: Piece) -> None:
-    """Compute one piece and write its file, on one thread: a seed gives the same numbers on any workers."""
-    threads = torch.get_num_threads()
+    """Compute one piece and write its file, on one thread: a seed gives the same numbers on any workers.
+
+    Waits for the pieces that it needs, which other workers have begun.
+    """
+    run, threads = ToyRun(folder, settings, {}), torch.get_num_threads()
+    while not all(map(run.has, needs(piece, settings))):
+        sleep(0.05)
     torch.set_num_threads(1)
     try:
-        _compute(ToyRun(folder, settings, {}), settings, piece)
+        _compute(run, settings, piece)
     finally:
         torch.set_num_threads(threads)
 

@@ -4,10 +4,10 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
+from collections.abc import Callable, Generator
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from rankrise.foundations.files import is_taken
 from rankrise.foundations.provenance import machine, now, versions
 from rankrise.recipes.toy_settings import ToySettings
 from rankrise.record.folder import has_run, write_run
-from rankrise.runs.toy.pieces import Piece, needs, pieces_of
+from rankrise.runs.toy.pieces import Piece, pieces_of
 from rankrise.runs.toy.run import ToyRun, open_toy
 from rankrise.toy.experiments import compute
 
@@ -45,30 +45,38 @@ def run_toy(
         raise RankriseError(f"workers is {workers}: pass a whole number of 1 or more.")
     run = _begin(Path(folder), settings, command, note)
     waiting = run.missing
-    if not waiting:
-        return run
-    total = len(pieces_of(settings))
-    running: dict[Future[None], Piece] = {}
-    with _workers(workers) as executor:
-        while waiting or running:
-            for piece in [one for one in waiting if all(map(run.has, needs(one, settings)))]:
-                if len(running) < workers:
-                    waiting.remove(piece)
-                    with _ignoring_interrupts():
-                        running[executor.submit(compute, run.folder, settings, piece)] = piece
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                try:
-                    future.result()
-                except BrokenProcessPool:
-                    raise RankriseError(
-                        f"a worker process was killed, perhaps for lack of memory: {run.folder} keeps what "
-                        f"is finished, and the same command does the other {len(run.missing)} experiments."
-                    ) from None
-                del running[future]
-                if progress is not None:
-                    progress(total - len(waiting) - len(running))
-    write_run(run.folder, "toy", run.info | {"finished": now()})
+    done = len(pieces_of(settings)) - len(waiting)
+    with closing(_computed(run, waiting, workers)) as finished:
+        for number, _ in enumerate(finished, start=done + 1):
+            if progress is not None:
+                progress(number)
+    if waiting:
+        write_run(run.folder, "toy", run.info | {"finished": now()})
     return open_toy(run.folder)
+
+
+def _computed(run: ToyRun, pieces: list[Piece], workers: int) -> Generator[None]:
+    """Compute pieces, which come after those that they need, and yield as each is finished."""
+    if workers == 1:
+        for piece in pieces:
+            compute(run.folder, run.settings, piece)
+            yield
+        return
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _end_with_parent)
+    try:
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # workers inherit it, and leave Ctrl-C to us
+        running = [pool.submit(compute, run.folder, run.settings, piece) for piece in pieces]
+        signal.signal(signal.SIGINT, before)
+        yield from (future.result() for future in as_completed(running))
+    except BrokenProcessPool:
+        raise RankriseError(
+            f"a worker process was killed, perhaps for lack of memory: {run.folder} keeps what is finished, "
+            f"and the same command does the other {len(run.missing)} experiments."
+        ) from None
+    finally:
+        for process in (pool._processes or {}).values():
+            process.terminate()
+        pool.shutdown(cancel_futures=True)
 
 
 def _begin(folder: Path, settings: ToySettings, command: str, note: str) -> ToyRun:
@@ -89,45 +97,6 @@ def _begin(folder: Path, settings: ToySettings, command: str, note: str) -> ToyR
     info |= {"command": command, "started": now(), "finished": None, "note": note}
     write_run(folder, "toy", info)
     return ToyRun(folder, settings, info)
-
-
-class _Here(Executor):
-    """Computes in this process."""
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        future.set_result(fn(*args, **kwargs))
-        return future
-
-
-@contextmanager
-def _workers(count: int) -> Iterator[Executor]:
-    """Worker processes that end at once when the work is broken off; for one, this process."""
-    if count == 1:
-        yield _Here()
-        return
-    pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _end_with_parent)
-    try:
-        yield pool
-    except BaseException:
-        for process in (pool._processes or {}).values():
-            process.terminate()
-        raise
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-@contextmanager
-def _ignoring_interrupts() -> Iterator[None]:
-    """Workers that start meanwhile inherit this, and leave Ctrl-C to the parent."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _end_with_parent() -> None:

@@ -24,12 +24,6 @@ def test_runs_are_grouped_by_data_and_compared_where_their_science_is_alike(tmp_
         1.0: ["unit", "again"],
         0.5: ["half"],
     }
-    assert digits.left_out(digits.main) == {
-        "half": "initialisation_scale 0.5 instead of 1.0",
-        "longer": "epochs 3 instead of 500.0",
-    }
-    twice = runs.studies([*opened[:2], watch.load(tracked(tmp_path / "twice", steps=9, seed=1))])[0]
-    assert twice.left_out(twice.main) == {"twice": "seed 1 once more, up to step 9"}
 
 
 def test_a_title_names_the_model_of_a_text(tmp_path: Path) -> None:

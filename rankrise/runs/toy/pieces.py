@@ -1,13 +1,8 @@
 """The pieces of a run: each is computed on its own and kept in its own file."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 from rankrise.recipes.toy_settings import ToySettings, log10_of
-
-Kind = Literal[
-    "stages", "flow", "descent", "full", "strict-minima", "noise-robustness", "comparison", "assumptions"
-]
 
 SMALLEST_FLOAT_SCALE = -300.0
 """Gradient descent holds the weights themselves, so it ends where floats end; the exact flow does not."""
@@ -21,7 +16,7 @@ class Piece:
     'seed-3/descent-1e-32-step-0.01.safetensors'
     """
 
-    kind: Kind
+    kind: str
     seed: int
     alpha: str = ""
     step: float | None = None
@@ -30,7 +25,7 @@ class Piece:
     def name(self) -> str:
         """The piece's file within its run, without the ending."""
         parts = [self.kind, self.alpha, "" if self.step is None else f"step-{self.step:g}"]
-        return f"seed-{self.seed}/" + "-".join(part for part in parts if part)
+        return f"seed-{self.seed}/" + "-".join(filter(None, parts))
 
     @property
     def file(self) -> str:
@@ -40,24 +35,23 @@ class Piece:
 
 
 def pieces_of(settings: ToySettings) -> list[Piece]:
-    """Every piece of a run, those that need others after them."""
-    chosen, alphas = settings.experiments, settings.alphas
+    """Every piece of a run: those that take longest first, and those that need others after them."""
+    chosen, alphas, pieces = settings.experiments, settings.alphas[::-1], list[Piece]()
     scales = [alpha for alpha in alphas if log10_of(alpha) >= SMALLEST_FLOAT_SCALE]
-    pieces: list[Piece] = []
     for seed in settings.seeds:
         if "full" in chosen:
             pieces.append(Piece("full", seed))
-        if "descent" in chosen:  # the smallest scale takes longest
-            pieces += [Piece("descent", seed, alpha) for alpha in reversed(scales)]
-            pieces += [
-                Piece("descent", seed, one, step) for one in scales[-1:] for step in settings.other_steps
-            ]
+        if "descent" in chosen:
+            pieces += [Piece("descent", seed, alpha) for alpha in scales]
+            pieces += [Piece("descent", seed, scales[0], step) for step in settings.other_steps if scales]
+        if "stages" in chosen:
+            pieces.append(Piece("stages", seed))
         if "flow" in chosen:
-            pieces += [Piece("flow", seed, alpha) for alpha in reversed(alphas)]
+            pieces += [Piece("flow", seed, alpha) for alpha in alphas]
             pieces += [Piece(kind, seed) for kind in ("strict-minima", "noise-robustness") if kind in chosen]
         if "stages" in chosen:
-            pieces += [Piece("stages", seed), Piece("assumptions", seed)]
-        if "flow" in chosen and "stages" in chosen:
+            pieces.append(Piece("assumptions", seed))
+        if {"flow", "stages"} <= set(chosen):
             pieces.append(Piece("comparison", seed))
     return pieces
 
@@ -65,11 +59,5 @@ def pieces_of(settings: ToySettings) -> list[Piece]:
 def needs(piece: Piece, settings: ToySettings) -> list[Piece]:
     """The pieces that must be finished before this one starts."""
     stages, flows = Piece("stages", piece.seed), [Piece("flow", piece.seed, one) for one in settings.alphas]
-    match piece.kind:
-        case "strict-minima" | "noise-robustness":
-            return flows[-1:]
-        case "assumptions":
-            return [stages]
-        case "comparison":
-            return [stages, *flows]
-    return []
+    perturbed = {"strict-minima": flows[-1:], "noise-robustness": flows[-1:]}
+    return (perturbed | {"assumptions": [stages], "comparison": [stages, *flows]}).get(piece.kind, [])

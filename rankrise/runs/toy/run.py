@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from rankrise.runs.toy.pieces import Piece, pieces_of
 
 ACTIVE = 1e-3
 """The size at which a coordinate counts as active, as in `predict.compare`."""
+NOTHING = torch.zeros(0, dtype=torch.float64)
 ADVICE = "delete it and start the run again, which redoes what is missing"
 
 
@@ -41,12 +42,11 @@ class Descent:
 
 @dataclass(frozen=True, eq=False)
 class FullWeights:
-    """A trained network of full weights: `times` (n,), not rescaled, `losses` (n,), singular values.
+    """A trained network of full weights: `times` (n,), not rescaled, and `losses` (n,).
 
-    Those of W_K W_Q^T and of W_V W_O^T are (n, layers*heads*d), each head's in descending order. An entry of
-    a weight matrix starts with standard deviation `10**log10_scale`. `predicted_kq` and `predicted_vo` are
-    the rescaled times at which a head's product is predicted to reach rank 1, 2 and so on; they are empty for
-    several heads.
+    Singular values of W_K W_Q^T and W_V W_O^T are (n, layers*heads*d), each head's in descending order.
+    `predicted_kq` and `predicted_vo` are the rescaled times at which a single head's product is predicted to
+    reach rank 1, 2 and so on.
     """
 
     times: Tensor
@@ -56,13 +56,16 @@ class FullWeights:
     log10_scale: float
     step: float
     message: str
-    predicted_kq: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
-    predicted_vo: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
+    predicted_kq: Tensor = NOTHING
+    predicted_vo: Tensor = NOTHING
 
     @property
     def rescaled_times(self) -> Tensor:
         """t / log(1/scale), (n,): what rescaled time is to diagonal weights."""
         return self.times / (-self.log10_scale * math.log(10))
+
+
+Curves = TypeVar("Curves", Descent, FullWeights)
 
 
 @dataclass(frozen=True)
@@ -84,19 +87,15 @@ def fine_times(flow: predict.Flow) -> Tensor:
     return torch.cat([(start + step * start.new_tensor([0.0, 0.25, 0.5, 0.75])).flatten(), flow.times[-1:]])
 
 
-def open_toy(folder: str | Path) -> "ToyRun":
-    """Open the folder of a toy run.
+def open_toy(folder: str | Path, info: dict[str, Any] | None = None) -> "ToyRun":
+    """Open the folder of a toy run; `info` is its run.json, if that was read already.
 
     >>> open_toy("no/such/folder")
     Traceback (most recent call last):
     rankrise.RankriseError: no/such/folder does not exist: pass a folder written by ...
     """
-    return toy_run(Path(folder), read_run(folder, "toy"))
-
-
-def toy_run(folder: Path, info: dict[str, Any]) -> "ToyRun":
-    """The run of a run.json that was read already."""
-    return ToyRun(folder, ToySettings().changed(info["settings"], str(folder / RUN)), info)
+    info = info or read_run(folder, "toy")
+    return ToyRun(Path(folder), ToySettings().changed(info["settings"], f"{folder}/{RUN}"), info)
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,13 +104,9 @@ class ToyRun:
 
     folder: Path
     settings: ToySettings
-    info: dict[str, Any]
+    info: dict[str, Any] = field(repr=False)
     """What run.json holds."""
-    _files: dict[str, Any] = field(default_factory=dict, init=False)
-
-    def __repr__(self) -> str:
-        total = len(pieces_of(self.settings))
-        return f"ToyRun({self.folder}: {total - len(self.missing)} of {total} pieces)"
+    _files: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -149,36 +144,33 @@ class ToyRun:
     def flow(self, seed: int, alpha: str) -> predict.Flow:
         """The exact flow at a scale, as it was solved."""
         tensors, texts = self._read(Piece("flow", seed, alpha).file)
-        coordinates = Coordinates(*(tensors[f"coordinates.{name}"] for name in Coordinates._fields))
-        places = tensors["places"]
         return predict.Flow(
-            times=tensors["times"],
-            losses=tensors["losses"],
+            **{name: tensors[name] for name in ("times", "losses", "places", "rates")},
             log_inverse_alpha=-float(texts["log10_alpha"]) * math.log(10),
-            places=places,
-            rates=tensors["rates"],
-            shapes=((1, 1),) * places.shape[1],
+            shapes=((1, 1),) * tensors["places"].shape[1],
             ending=texts["ending"],
             message=texts["message"],
             gradients=int(texts["gradients"]),
-            coordinates=coordinates,
+            coordinates=Coordinates(*(tensors[f"coordinates.{name}"] for name in Coordinates._fields)),
         )
 
     def descent(self, seed: int, alpha: str, step: float | None = None) -> Descent:
         """Plain gradient descent at a scale, with the run's own step or another of its steps."""
-        tensors, texts = self._read(Piece("descent", seed, alpha, step).file)
-        numbers: dict[str, Any] = {one: float(texts[one]) for one in ("step", "log10_alpha")}
-        return Descent(**tensors, **numbers, message=texts["message"])
+        return self._curves(Descent, Piece("descent", seed, alpha, step))
 
     def full(self, seed: int) -> FullWeights:
         """Training of full weight matrices."""
-        tensors, texts = self._read(Piece("full", seed).file)
-        numbers: dict[str, Any] = {one: float(texts[one]) for one in ("step", "log10_scale")}
-        return FullWeights(**tensors, **numbers, message=texts["message"])
+        return self._curves(FullWeights, Piece("full", seed))
+
+    def _curves(self, kind: type[Curves], piece: Piece) -> Curves:
+        tensors, texts = self._read(piece.file)
+        names = [name for name in ("step", "log10_alpha", "log10_scale") if name in texts]
+        parts: dict[str, Any] = {name: float(texts[name]) for name in names}
+        return kind(**parts, **tensors, message=texts["message"])
 
     def perturbations(self, seed: int, kind: str) -> list[PerturbedCurve]:
         """The "strict-minima" or "noise-robustness" experiments, in order of time."""
-        tensors, texts = self._read(Piece(kind, seed).file)  # type: ignore[arg-type]
+        tensors, texts = self._read(Piece(kind, seed).file)
         names = ("times", "original", "perturbed")
         return [
             PerturbedCurve(float(tensors[f"start_{one}"]), *(tensors[f"{name}_{one}"] for name in names))
@@ -187,16 +179,14 @@ class ToyRun:
 
     def derived(self, seed: int, kind: str) -> dict[str, Any]:
         """The "comparison" or "assumptions" of a seed."""
-        record: dict[str, Any] = self._read(Piece(kind, seed).file)  # type: ignore[arg-type]
-        return record
+        return dict(self._read(Piece(kind, seed).file))
 
     def _read(self, file: str) -> Any:
         """A JSON object, or tensors with texts; read once."""
         path = self.folder / file
         if not path.is_file():
             raise NotRecorded(
-                f"{path} does not exist: the run was cut off, or made without that experiment; 'rankrise toy "
-                f"{self.folder}' resumes it."
+                f"{path} does not exist: 'rankrise toy {self.folder}' resumes a broken off run."
             )
         if file not in self._files:
             self._files[file] = (read_json if path.suffix == ".json" else read_tensors)(path, ADVICE)
@@ -207,8 +197,7 @@ def write_stages(
     folder: Path, seed: int, labels: Sequence[str], places: Sequence[AttentionEntry], stages: predict.Stages
 ) -> None:
     """Write Algorithm 1's stages, and the names and places of the coordinates."""
-    piece = Piece("stages", seed)
-    points = [stage.point for stage in stages]
+    piece, points = Piece("stages", seed), [stage.point for stage in stages]
     stacked = torch.stack(points) if points else torch.zeros(0, len(labels), dtype=torch.float64)
     write_tensors(folder / f"{piece.name}.safetensors", {"points": stacked}, {})
     write_json(folder / piece.file, stages.to_dict(points=False) | {"labels": labels, "places": places})
@@ -228,7 +217,7 @@ def write_flow(folder: Path, piece: Piece, flow: predict.Flow, tolerance: float)
 
 def write_curves(folder: Path, piece: Piece, curves: Descent | FullWeights) -> None:
     """Write the curves of gradient descent, on diagonal or full weights."""
-    parts = asdict(curves)
+    parts = vars(curves)
     tensors = {name: part for name, part in parts.items() if isinstance(part, Tensor)}
     texts = {name: str(part) for name, part in parts.items() if not isinstance(part, Tensor)}
     write_tensors(folder / piece.file, tensors, texts)
@@ -236,10 +225,9 @@ def write_curves(folder: Path, piece: Piece, curves: Descent | FullWeights) -> N
 
 def write_perturbations(folder: Path, piece: Piece, curves: list[PerturbedCurve], **settings: float) -> None:
     """Write the curves of a perturbation experiment."""
-    tensors = {}
+    tensors: dict[str, Tensor] = {}
     for number, curve in enumerate(curves):
-        tensors[f"start_{number}"] = torch.tensor(curve.start, dtype=torch.float64)
-        for name in ("times", "original", "perturbed"):
-            tensors[f"{name}_{number}"] = getattr(curve, name)
+        parts = vars(curve) | {"start": torch.tensor(curve.start, dtype=torch.float64)}
+        tensors |= {f"{name}_{number}": part for name, part in parts.items()}
     texts = {name: repr(value) for name, value in settings.items()} | {"experiments": str(len(curves))}
     write_tensors(folder / piece.file, tensors, texts)

@@ -94,7 +94,7 @@ def _seed(run: ToyRun, seed: int) -> dict[str, Any]:
         "perturbations": {
             kind: {"std": std, "experiments": list(map(_perturbation, run.perturbations(seed, kind)))}
             for kind, std in noise.items()
-            if run.has(Piece(kind, seed))  # type: ignore[arg-type]
+            if run.has(Piece(kind, seed))
         },
         "full": _full(run, seed) if run.has(Piece("full", seed)) else None,
     }
