@@ -93,7 +93,7 @@ def random_task(settings: TrainSettings, examples: int) -> Task:
     images = torch.randint(0, 256, size, dtype=torch.uint8, generator=generator)
     train = Images(images, torch.randint(0, 10, (examples,), generator=generator))
     validation = Images(images[:1000], train.labels[:1000])
-    return DeviceImages(settings, train, validation, classes=10, device=DEVICE)
+    return DeviceImages(settings, (train, validation), 10, DEVICE)
 
 
 def ours(settings: TrainSettings, task: Task, folder: str | None) -> Iterator[None]:

@@ -48,11 +48,12 @@ def sweep(
     from rankrise.foundations.files import to_json
     from rankrise.foundations.optional import require
     from rankrise.recipes.files import choices_in
-    from rankrise.recipes.train_settings import out_of_place, read_recipe
+    from rankrise.recipes.train_settings import read_recipe
     from rankrise.show.console import plain_table, safe_console
     from rankrise.show.progress import bar
     from rankrise.train import sweep as library
     from rankrise.train._task import task_of
+    from rankrise.train._workers import Processes, dask_executor, slurm_executor
 
     folder = run or Path("runs") / f"{Path(recipe).stem}-sweep"
     settings, choices = read_recipe(recipe), choices_in(recipe)
@@ -65,17 +66,15 @@ def sweep(
         planned = library.plan(settings, library.read_sets(set or []), numbers)
     if dask is not None and slurm is not None:
         raise RankriseError("both --dask and --slurm are given: pass one of them.")
-    executor: Any = nullcontext() if workers is None else library.Processes(workers)
+    executor: Any = nullcontext() if workers is None else Processes(workers)
     if slurm is not None:
-        executor = library.slurm_executor(slurm, folder.parent / f"{folder.resolve().name}-slurm")
+        executor = slurm_executor(slurm, folder.parent / f"{folder.resolve().name}-slurm")
     elif dask is not None:
-        executor = library.dask_executor(dask)
+        executor = dask_executor(dask)
     left = [one for one in planned if library.standing(folder, one).state != "finished"]
     if left and slurm is None and dask is None:  # say what is missing once, before any run
         require("accelerate", extra="train", purpose="training")
-        task_of(left[0].settings, torch.device("cpu"), bar)
-    for sentence in dict.fromkeys(one for each in left for one in out_of_place(each.settings)):
-        print(f"Note: {sentence}", file=sys.stderr)
+        task_of(left[0].settings, torch.device("cpu"))
 
     def interrupt(number: int, _: Any) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # `timeout` sends several: none may stop the saving

@@ -35,7 +35,7 @@ def train(
 
     from rankrise.foundations.files import to_json
     from rankrise.foundations.optional import require
-    from rankrise.recipes.train_settings import out_of_place, read_recipe
+    from rankrise.recipes.train_settings import read_recipe
     from rankrise.show.progress import bar
     from rankrise.train import Interrupted, Reached
     from rankrise.train import train as run_training
@@ -43,8 +43,6 @@ def train(
     accelerate = require("accelerate", extra="train", purpose="training")
     wanted = read_recipe(recipe).changed(settings, "the command line")
     folder, status = run or Path("runs") / Path(recipe).stem, 0
-    for sentence in out_of_place(wanted):
-        print(f"Note: {sentence}", file=sys.stderr)
     units = {"images": "images", "text": "tokens", "regression": "problems"}
     try:
         with bar(folder.name, total=1, unit=units[wanted.subject]) as move_to:
@@ -56,7 +54,7 @@ def train(
                 size = reached.step_units
                 move_to(reached.step * size, text, reached.total_steps * size, tell=reached.evaluated)
 
-            result = run_training(wanted, folder, note=note, progress=show, meter=bar)
+            result = run_training(wanted, folder, note=note, progress=show)
         if accelerate.PartialState().is_main_process and json:
             print(to_json({"folder": str(folder), **asdict(result)}))
         elif accelerate.PartialState().is_main_process:

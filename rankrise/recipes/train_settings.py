@@ -1,6 +1,6 @@
 """Every setting of a training run; the defaults are the paper's for CIFAR-10."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -190,16 +190,6 @@ def science_of(recipe: Mapping[str, Any]) -> dict[str, Any]:
     """
     others = names_of(TrainSettings, "computation", "record", "machine")
     return {name: value for name, value in settings_of_record(recipe).items() if name not in others}
-
-
-def out_of_place(settings: TrainSettings) -> Iterator[str]:
-    """Warn of a warm-up that never ends, as happens if only the epochs are made fewer."""
-    epochs = settings.epochs
-    if settings.warm_up_epochs >= epochs:
-        yield (
-            f"warm_up_epochs is {settings.warm_up_epochs:g} and epochs {epochs:g}, so the learning rate only "
-            f"rises: pass warm_up_epochs below {epochs:g}, or more epochs."
-        )
 
 
 def read_recipe(recipe: str | Path) -> TrainSettings:

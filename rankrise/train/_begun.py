@@ -12,18 +12,7 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import read_json
 from rankrise.foundations.settings import names_of
 from rankrise.recipes.train_settings import TrainSettings, settings_of_record
-from rankrise.record.folder import (
-    BEGUN,
-    CONFIG,
-    INITIAL,
-    WEIGHTS,
-    has_run,
-    latest_checkpoint,
-    read_run,
-    read_tensors,
-    tensor_name,
-    verified_step,
-)
+from rankrise.record import folder as files
 from rankrise.train._networks import language_model, vision_transformer
 from rankrise.train._regression import regression_model
 
@@ -53,12 +42,12 @@ class Reached:
 
 def run_in(folder: Path, settings: TrainSettings) -> dict[str, Any] | None:
     """The `run.json` of a run with these settings, or None if it has not begun; refuse anything else."""
-    if not has_run(folder):
+    if not files.has_run(folder):
         found = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-        if folder.is_file() or any(not name.startswith(".") for name in found - BEGUN):
+        if folder.is_file() or any(not name.startswith(".") for name in found - files.BEGUN):
             raise RankriseError(f"{folder} exists and is not a run: pass a new or an empty folder.")
         return None
-    info = read_run(folder, "tracked")
+    info = files.read_run(folder, "tracked")
     recipe = info.get("extra", {}).get("recipe", {})
     for name, value in settings.to_dict().items():
         if name not in names_of(TrainSettings, "machine") and recipe.get(name) != value:
@@ -81,7 +70,7 @@ def end_of(folder: Path) -> Reached:
 
 def settings_of(folder: str | Path) -> TrainSettings:
     """The settings that a run was made with."""
-    recipe = read_run(folder, "tracked").get("extra", {}).get("recipe")
+    recipe = files.read_run(folder, "tracked").get("extra", {}).get("recipe")
     if not recipe:
         raise RankriseError(f"{folder} is not a run of 'rankrise train': pass one, or BASE and TUNED.")
     return TrainSettings().changed(settings_of_record(recipe), f"the run {folder}")
@@ -89,17 +78,17 @@ def settings_of(folder: str | Path) -> TrainSettings:
 
 def last_checkpoint(folder: str | Path) -> Path:
     """The folder of a run's newest checkpoint, its weights verified."""
-    found = latest_checkpoint(folder)
+    found = files.latest_checkpoint(folder)
     if found is None:
         raise RankriseError(f"{folder} has no checkpoint: train with --checkpoint_every, or copy it there.")
-    verified_step(found, [WEIGHTS])
+    files.verified_step(found, [files.WEIGHTS])
     return found
 
 
 def initial_model(folder: str | Path) -> nn.Module:
     """Draw the network that training began with again, and compare it with the recorded initial weights."""
     settings = settings_of(folder)
-    config = read_json(last_checkpoint(folder) / CONFIG)
+    config = read_json(last_checkpoint(folder) / files.CONFIG)
     if settings.subject == "regression":
         model = regression_model(settings)
     elif settings.subject == "text":
@@ -107,9 +96,9 @@ def initial_model(folder: str | Path) -> nn.Module:
     else:
         classes = config.get("num_labels") or len(config["id2label"])
         model = vision_transformer(settings, config["num_channels"], classes)
-    kept = read_tensors(Path(folder) / INITIAL, "restore it")[0]
+    kept = files.read_tensors(Path(folder) / files.INITIAL, "restore it")[0]
     for layer in watch.heads(model):
-        if not torch.equal(kept[tensor_name(layer.name, "query")], layer.query.detach()):
+        if not torch.equal(kept[files.tensor_name(layer.name, "query")], layer.query.detach()):
             raise RankriseError(
                 f"{folder} began with other weights than its recipe draws here ({layer.name} differs): "
                 "another version of torch draws others; use the one in run.json."

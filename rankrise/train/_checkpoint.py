@@ -10,33 +10,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_model_state_dict,
-    get_optimizer_state_dict,
-    set_model_state_dict,
-    set_optimizer_state_dict,
-)
+from torch.distributed.checkpoint import state_dict as sharded
 
 from rankrise.foundations.files import whole_folder, write_json
 from rankrise.recipes.train_settings import Precision
-from rankrise.record.folder import (
-    CONFIG,
-    MOMENTS,
-    REMEDY,
-    SERIES,
-    STATE,
-    WEIGHTS,
-    checkpoint_path,
-    latest_checkpoint,
-    read_tensors,
-    save,
-    verified_step,
-    write_about,
-)
+from rankrise.record import folder as files
 
-WHOLE = StateDictOptions(full_state_dict=True)
-ON_MAIN = StateDictOptions(full_state_dict=True, cpu_offload=True)
+WHOLE = sharded.StateDictOptions(full_state_dict=True)
+ON_MAIN = sharded.StateDictOptions(full_state_dict=True, cpu_offload=True)
 """Every process takes part, and only the main one gets the gathered tensors."""
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -46,7 +27,7 @@ def save_checkpoint(
 ) -> None:
     """Write a checkpoint, sync it to the disk, then remove the earlier ones."""
     weights = _weights_of(model)
-    moments: Any = get_optimizer_state_dict(model, optimiser.optimizer, options=ON_MAIN)["state"]
+    moments: Any = sharded.get_optimizer_state_dict(model, optimiser.optimizer, options=ON_MAIN)["state"]
     flat = {f"{name}/{key}": value for name, each in moments.items() for key, value in each.items()}
     random = accelerator.gather(torch.get_rng_state().to(accelerator.device)[None]).cpu()
     state = {"losses": losses.cpu(), "random": random}
@@ -54,12 +35,12 @@ def save_checkpoint(
         on_gpu = torch.cuda.get_rng_state().to(accelerator.device)
         state["random_gpu"] = accelerator.gather(on_gpu[None]).cpu()
     if accelerator.is_main_process:
-        final = checkpoint_path(folder, step)
+        final = files.checkpoint_path(folder, step)
         with whole_folder(final) as temporary:
-            for name, tensors in ((WEIGHTS, weights), (MOMENTS, flat), (STATE, state)):
-                save(temporary / name, {key: value.contiguous() for key, value in tensors.items()})
-            write_json(temporary / CONFIG, _configuration_of(accelerator.unwrap_model(model)))
-            write_about(temporary, folder, step)
+            for name, tensors in ((files.WEIGHTS, weights), (files.MOMENTS, flat), (files.STATE, state)):
+                files.save(temporary / name, {key: value.contiguous() for key, value in tensors.items()})
+            write_json(temporary / files.CONFIG, _configuration_of(model, accelerator))
+            files.write_about(temporary, folder, step)
         for other in final.parent.iterdir():  # a folder with another name is the user's
             if other != final and re.fullmatch(r"step-\d{10,}", other.name):
                 other.rename(other.with_name(f".{other.name}"))  # a kill leaves no half of a checkpoint
@@ -70,29 +51,30 @@ def save_checkpoint(
 
 def load_checkpoint(folder: Path, model: nn.Module, optimiser: Any, accelerator: Any) -> tuple[int, Tensor]:
     """Restore the newest checkpoint. Returns its step and open window of losses; 0 and none without one."""
-    path = latest_checkpoint(folder)
+    path = files.latest_checkpoint(folder)
     if path is None:
         return 0, torch.zeros(0)
-    step = verified_step(path)
-    weights, moments, state = (read_tensors(path / file, REMEDY)[0] for file in (WEIGHTS, MOMENTS, STATE))
+    step = files.verified_step(path)
+    names = files.WEIGHTS, files.MOMENTS, files.STATE
+    weights, moments, state = (files.read_tensors(path / name, files.REMEDY)[0] for name in names)
     everything: Any = weights | {name: weights[first] for name, first in _tied(model).items()}
-    set_model_state_dict(model, everything, options=WHOLE)
+    sharded.set_model_state_dict(model, everything, options=WHOLE)
     by_parameter: dict[str, Any] = {}
     for name, value in moments.items():
         parameter, _, key = name.rpartition("/")
         by_parameter.setdefault(parameter, {})[key] = value
     if by_parameter:  # SGD without momentum has none
         rates = [group["lr"] for group in optimiser.param_groups]
-        now: Any = get_optimizer_state_dict(model, optimiser.optimizer, options=WHOLE)
+        now: Any = sharded.get_optimizer_state_dict(model, optimiser.optimizer, options=WHOLE)
         whole: Any = {"state": by_parameter, "param_groups": now["param_groups"]}
-        set_optimizer_state_dict(model, optimiser.optimizer, whole, options=WHOLE)
+        sharded.set_optimizer_state_dict(model, optimiser.optimizer, whole, options=WHOLE)
         for group, rate in zip(optimiser.param_groups, rates, strict=True):
             group["lr"] = rate
     rank = accelerator.process_index
     if rank < len(state["random"]):
         torch.set_rng_state(state["random"][rank])
-    if "random_gpu" in state and accelerator.device.type == "cuda" and rank < len(state["random_gpu"]):
-        torch.cuda.set_rng_state(state["random_gpu"][rank])
+        if "random_gpu" in state and accelerator.device.type == "cuda":
+            torch.cuda.set_rng_state(state["random_gpu"][rank])
     return step, state["losses"]
 
 
@@ -101,18 +83,18 @@ def keep_in_series(folder: Path, step: int, model: nn.Module, accelerator: Any, 
     weights = _weights_of(model)
     if accelerator.is_main_process:
         dtype = DTYPES[precision]
-        configuration = _configuration_of(accelerator.unwrap_model(model))
-        with whole_folder(checkpoint_path(folder, step, SERIES)) as temporary:
+        configuration = _configuration_of(model, accelerator)
+        with whole_folder(files.checkpoint_path(folder, step, files.SERIES)) as temporary:
             rounded = {name: weight.to(dtype).contiguous() for name, weight in weights.items()}
-            save(temporary / WEIGHTS, rounded, {"format": "pt"})
-            write_json(temporary / CONFIG, configuration | {"dtype": str(dtype).split(".")[1]})
+            files.save(temporary / files.WEIGHTS, rounded, {"format": "pt"})
+            write_json(temporary / files.CONFIG, configuration | {"dtype": str(dtype).split(".")[1]})
     accelerator.wait_for_everyone()
 
 
 def cut_series(folder: Path, step: int, accelerator: Any) -> None:
     """Remove the weights after the checkpoint that a run resumes from; all of them at step 0."""
     if accelerator.is_main_process:
-        for path in (folder / SERIES).glob("step-*"):
+        for path in (folder / files.SERIES).glob("step-*"):
             if step == 0 or int(path.name[5:]) > step:
                 shutil.rmtree(path)
 
@@ -120,12 +102,13 @@ def cut_series(folder: Path, step: int, accelerator: Any) -> None:
 def _weights_of(model: nn.Module) -> dict[str, Any]:
     """The weights, tied ones once, on the main process."""
     tied = _tied(model)
-    weights = get_model_state_dict(model, options=ON_MAIN)
+    weights = sharded.get_model_state_dict(model, options=ON_MAIN)
     return {name: weight for name, weight in weights.items() if name not in tied}
 
 
-def _configuration_of(network: Any) -> dict[str, Any]:
+def _configuration_of(model: nn.Module, accelerator: Any) -> dict[str, Any]:
     """The config.json with which transformers builds the network again."""
+    network = accelerator.unwrap_model(model)
     return {**network.config.to_dict(), "architectures": [type(network).__name__]}
 
 

@@ -11,9 +11,7 @@ import torch
 from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.files import replacing
 from rankrise.foundations.optional import require
-from rankrise.foundations.progress import Meter, unseen
 
 DIGITS_TO_TRAIN_ON = 1500
 """The other 297 digits, by other writers, are the validation set."""
@@ -47,7 +45,6 @@ class Images(NamedTuple):
 class Photographs(NamedTuple):
     """Images in files, and the class of each."""
 
-    name: str
     paths: list[Path]
     labels: list[int]
 
@@ -84,28 +81,24 @@ def read_cifar(name: str, folder: str | Path) -> tuple[Images, Images]:
     return Images(pixels, labels), parts[-1]
 
 
-def read_image_folder(folder: str | Path) -> tuple[Photographs, Photographs, int]:
+def read_image_folder(folder: Path) -> tuple[Photographs, Photographs, int]:
     """The training and the validation photographs of a folder, and the number of classes.
 
     They lie as train/<class>/* and val/<class>/*, as ImageNet and Tiny-ImageNet are unpacked.
     """
     parts = []
     for part in ("train", "val"):
-        place = Path(folder) / part
-        if not place.is_dir():
-            raise RankriseError(
-                f"{folder} has no folder {part}: put the photographs there as train/<class>/*.jpg and "
-                "val/<class>/*.jpg, or pass --data_folder and --data_name."
-            )
-        names = sorted(path.name for path in place.iterdir() if path.is_dir())
+        paths = sorted(path for path in (folder / part).glob("*/*") if path.suffix.lower() in SUFFIXES)
+        names = sorted({path.parent.name for path in paths})
         classes = {name: number for number, name in enumerate(names)}
-        paths = sorted(path for path in place.glob("*/*") if path.suffix.lower() in SUFFIXES)
-        labels = [classes[path.parent.name] for path in paths]
-        parts.append((classes, Photographs(f"{place.parent.name}-{part}", paths, labels)))
-    (classes, train), (others, validation) = parts
-    if not train.paths or classes != others:
-        raise RankriseError(f"{folder} needs photographs of the same classes in train and val.")
-    return train, validation, len(classes)
+        parts.append((Photographs(paths, [classes[path.parent.name] for path in paths]), names))
+    (train, names), (validation, others) = parts
+    if not names or names != others:
+        raise RankriseError(
+            f"{folder} needs photographs of the same classes as train/<class>/*.jpg and val/<class>/*.jpg: "
+            "put them there, or pass --data_folder and --data_name."
+        )
+    return train, validation, len(names)
 
 
 def opened(path: Path) -> Any:
@@ -154,29 +147,12 @@ def _scaled(picture: Any, box: tuple[int, int, int, int], side: int) -> numpy.nd
     return numpy.ascontiguousarray(numpy.asarray(picture).transpose(2, 0, 1))
 
 
-def cache_folder() -> Path:
-    """Cache directory for decoded photographs and tokenised texts."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "rankrise"
+def decoded(photographs: Photographs, side: int) -> Images:
+    """All photographs at size `side`."""
 
+    def decode(path: Path) -> Tensor:
+        return torch.from_numpy(fitted(opened(path), side))
 
-def decoded(photographs: Photographs, side: int, meter: Meter = unseen) -> Images:
-    """All photographs at size `side`, memory-mapped from the cache, where they stay until a file changes."""
-    digest = hashlib.sha256()
-    for path in photographs.paths:
-        status = path.stat()
-        line = f"{path.parent.name}/{path.name} {status.st_size} {status.st_mtime_ns}\n"
-        digest.update(line.encode("utf-8", "surrogateescape"))  # file names may be any bytes
-    kept = cache_folder() / f"{photographs.name}-{side}-{digest.hexdigest()[:16]}.npy"
-    count = len(photographs.paths)
-    if not kept.exists():
-        with replacing(kept) as temporary, meter(f"decoding {photographs.name}", count, "images") as move_to:
-            pixels = numpy.lib.format.open_memmap(temporary, "w+", numpy.uint8, (count, 3, side, side))
-
-            def decode(number: int) -> None:
-                pixels[number] = fitted(opened(photographs.paths[number]), side)
-
-            with ThreadPoolExecutor(os.cpu_count()) as executor:
-                for done, _ in enumerate(executor.map(decode, range(count)), start=1):
-                    move_to(done)
-            pixels.flush()
-    return Images(torch.from_numpy(numpy.load(kept, mmap_mode="c")), torch.tensor(photographs.labels))
+    with ThreadPoolExecutor(os.cpu_count()) as executor:
+        pixels = torch.stack(list(executor.map(decode, photographs.paths)))
+    return Images(pixels, torch.tensor(photographs.labels))

@@ -4,7 +4,7 @@ A data set that fits lies on the device, where each batch is cut out of it; phot
 files while training.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,38 +14,28 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.progress import Meter
 from rankrise.recipes.train_settings import TrainSettings
+from rankrise.train import _image_files as files
 from rankrise.train._batches import DOWN, INDEX, MIRRORED, RIGHT, Batch, Task, epoch_plan, sent, shares
-from rankrise.train._image_files import (
-    Images,
-    Photographs,
-    decoded,
-    fitted,
-    opened,
-    random_crop,
-    read_cifar,
-    read_digits,
-    read_image_folder,
-)
+from rankrise.train._image_files import Images, Photographs
 from rankrise.train._networks import vision_transformer
 
 DRAWS = 2**63 + 1
 """Key of the random labels, apart from every seed: runs of all seeds have the same wrong labels."""
 
 
-def image_classification(settings: TrainSettings, device: torch.device, meter: Meter) -> "ImageTask":
+def image_classification(settings: TrainSettings, device: torch.device) -> "ImageTask":
     """The task on the data of the settings."""
     if settings.data == "digits":
-        return DeviceImages(settings, *read_digits(), classes=10, device=device)
+        return DeviceImages(settings, files.read_digits(), 10, device)
     if settings.data != "image-folder":
-        parts = read_cifar(settings.data, settings.data_folder)
-        return DeviceImages(settings, *parts, classes=int(settings.data[5:]), device=device)
-    train, validation, classes = read_image_folder(Path(settings.data_folder) / settings.data_name)
+        small = files.read_cifar(settings.data, settings.data_folder)
+        return DeviceImages(settings, small, int(settings.data[5:]), device)
+    *photographs, classes = files.read_image_folder(Path(settings.data_folder) / settings.data_name)
     if settings.augmentation == "resized-crop-flip":
-        return StreamedImages(settings, train, validation, classes, device)
-    images, held_out = (decoded(part, settings.image_size, meter) for part in (train, validation))
-    return DeviceImages(settings, images, held_out, classes, device)
+        return StreamedImages(settings, photographs, classes, device)
+    parts = [files.decoded(part, settings.image_size) for part in photographs]
+    return DeviceImages(settings, parts, classes, device)
 
 
 class ImageTask(Task):
@@ -92,18 +82,13 @@ class DeviceImages(ImageTask):
     """The whole data set on the device; a batch is some rows of the epoch's plan."""
 
     def __init__(
-        self, settings: TrainSettings, train: Images, validation: Images, classes: int, device: torch.device
+        self, settings: TrainSettings, parts: Sequence[Images], classes: int, device: torch.device
     ) -> None:
-        _, self.channels, height, width = train.pixels.shape
-        if (height, width) != (settings.image_size, settings.image_size):
-            raise RankriseError(
-                f"image_size is {settings.image_size}, but the images of {settings.data} are {width} x "
-                f"{height}: pass --image_size {width}."
-            )
+        train, validation = parts
         if settings.augmentation == "resized-crop-flip":
             raise RankriseError("augmentation resized-crop-flip needs an image folder: pass crop-flip.")
         self.settings, self.device, self.classes = settings, device, classes
-        self.examples = len(train.labels)
+        self.examples, self.channels = train.pixels.shape[:2]
         mean, deviation = mean_and_deviation(train.pixels)
         self._mean, self._deviation = mean.to(device).view(-1, 1, 1), deviation.to(device).view(-1, 1, 1)
         self._true_labels = train.labels
@@ -141,7 +126,11 @@ class DeviceImages(ImageTask):
         return (cut(self._validation.pixels, rows) - self._mean) / self._deviation, labels
 
     def _labels_in(self, epoch: int) -> Tensor:
-        return noisy(self._true_labels, self.classes, self.settings.label_noise, epoch)
+        """The labels, of which a share is replaced by random classes (Zhang et al., 2017)."""
+        generator = numpy.random.Generator(numpy.random.Philox(key=numpy.array([DRAWS, epoch], numpy.uint64)))
+        replaced = torch.from_numpy(generator.random(self.examples) < self.settings.label_noise)
+        drawn = torch.from_numpy(generator.integers(0, self.classes, self.examples))
+        return torch.where(replaced, drawn, self._true_labels)
 
 
 class StreamedImages(ImageTask):
@@ -150,18 +139,13 @@ class StreamedImages(ImageTask):
     channels = 3
 
     def __init__(
-        self,
-        settings: TrainSettings,
-        train: Photographs,
-        validation: Photographs,
-        classes: int,
-        device: torch.device,
+        self, settings: TrainSettings, parts: Sequence[Photographs], classes: int, device: torch.device
     ) -> None:
         if settings.label_noise:
             raise RankriseError("resized-crop-flip has no label_noise: pass another augmentation.")
         self.settings, self.device, self.classes = settings, device, classes
-        self.examples = len(train.labels)
-        self._train, self._validation = train, validation
+        self._train, self._validation = parts
+        self.examples = len(self._train.labels)
 
     def batches(self, epoch: int, first: int, batch_size: int, share: slice) -> Iterator[Batch]:
         """Decoded images, uint8 [share, 3, side, side], and labels, [share]."""
@@ -204,11 +188,11 @@ class _Cropped(Dataset[tuple[Tensor, int]]):
     def __getitem__(self, number: int) -> tuple[Tensor, int]:
         if number < 0:
             return torch.zeros(3, self.side, self.side, dtype=torch.uint8), -1
-        picture, label = opened(self.photographs.paths[number]), self.photographs.labels[number]
+        picture, label = files.opened(self.photographs.paths[number]), self.photographs.labels[number]
         if self.draw is None:
-            return torch.from_numpy(fitted(picture, self.side)), label
+            return torch.from_numpy(files.fitted(picture, self.side)), label
         philox = numpy.random.Philox(key=list(self.draw), counter=[0, 0, 0, number + 1])
-        return torch.from_numpy(random_crop(picture, self.side, numpy.random.Generator(philox))), label
+        return torch.from_numpy(files.random_crop(picture, self.side, numpy.random.Generator(philox))), label
 
 
 def mean_and_deviation(images: Tensor) -> tuple[Tensor, Tensor]:
@@ -250,15 +234,3 @@ def cut(images: Tensor, rows: Tensor) -> Tensor:
         column.clamp(0, width - 1)[:, None],
     ]
     return torch.where(inside[:, None], pixels, torch.zeros_like(pixels))
-
-
-def noisy(labels: Tensor, classes: int, share: float, epoch: int = 0) -> Tensor:
-    """Replace each label with probability `share` by a random class (Zhang et al., 2017).
-
-    >>> noisy(torch.arange(5), 5, share=0.0).tolist()
-    [0, 1, 2, 3, 4]
-    """
-    generator = numpy.random.Generator(numpy.random.Philox(key=numpy.array([DRAWS, epoch], numpy.uint64)))
-    replaced = torch.from_numpy(generator.random(len(labels)) < share)
-    drawn = torch.from_numpy(generator.integers(0, classes, len(labels)))
-    return torch.where(replaced, drawn.to(labels.dtype), labels)

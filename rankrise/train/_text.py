@@ -8,16 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.progress import Meter
 from rankrise.recipes.train_settings import TrainSettings
 from rankrise.train._batches import Batch, Task
 from rankrise.train._networks import language_model
 from rankrise.train._text_files import Tokens, made_text, read_text_folder, read_tokenizer, tokenised
 
 
-def next_token_prediction(
-    settings: TrainSettings, device: torch.device, meter: Meter
-) -> "NextTokenPrediction":
+def next_token_prediction(settings: TrainSettings, device: torch.device) -> "NextTokenPrediction":
     """The task on the text of the settings, tokenised."""
     folder = Path(settings.data_folder)
     wanted = [*settings.also_validate]
@@ -35,7 +32,7 @@ def next_token_prediction(
     else:
         texts = [read_text_folder(folder / settings.data_name, part) for part in ("train", "valid")]
     texts += [read_text_folder(folder / name, "valid") for name in settings.also_validate]
-    train, *validation = (tokenised(text, tokenizer, meter) for text in texts)
+    train, *validation = (tokenised(text, tokenizer) for text in texts)
     return NextTokenPrediction(settings, train, validation, device)
 
 

@@ -4,7 +4,6 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,9 +15,7 @@ from torch import Tensor
 from rankrise.foundations.errors import RankriseError, first_line
 from rankrise.foundations.files import replacing
 from rankrise.foundations.optional import require
-from rankrise.foundations.progress import Meter, unseen
 from rankrise.record.folder import save
-from rankrise.train._image_files import cache_folder
 
 FORMAT = "rankrise-tokens/1"
 PIECE = 100_000
@@ -73,25 +70,20 @@ class Tokens(NamedTuple):
     """Words and line ends, if the text came in WikiText's form, else 0."""
 
 
-def tokenised(text: Text, tokenizer: Tokenizer, meter: Meter = unseen) -> Tokens:
+def tokenised(text: Text, tokenizer: Tokenizer) -> Tokens:
     """The tokens, from the cache if the text was tokenised before. WikiText is detokenised first."""
     name, part, content = text
     own = hashlib.sha256(content.encode()).hexdigest()
     whole = hashlib.sha256(f"{FORMAT} {own} {tokenizer.fingerprint} {WIKITEXT}".encode()).hexdigest()
-    path = cache_folder() / f"{name}-{part}-{tokenizer.name}-{whole[:16]}.safetensors"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "rankrise"
+    path = cache / f"{name}-{part}-{tokenizer.name}-{whole[:16]}.safetensors"
     if not path.exists():
         words = 0
         if " @-@ " in content:  # nobody else writes that
             words = len(content.split()) + content.count("\n")
             content = detokenised(content)
-        parts, done, pieces = [numpy.zeros(0, numpy.uint16)], 0, pieces_of(content)
-        with meter(f"tokenising {name} {part}", len(content), "characters") as move_to:
-            while some := list(islice(pieces, 4 * (os.cpu_count() or 1))):
-                parts += tokenizer.encode(some)
-                done += sum(map(len, some))
-                move_to(done)
+        tokens = torch.from_numpy(numpy.concatenate(tokenizer.encode(list(pieces_of(content)))))
         with replacing(path) as temporary:
-            tokens = torch.from_numpy(numpy.concatenate(parts))
             save(temporary, {"tokens": tokens}, {"words": str(words)})
     with safe_open(path, "pt") as file:
         words = int(file.metadata()["words"])

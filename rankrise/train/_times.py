@@ -30,6 +30,10 @@ class Times:
         self._settings = settings
         self.total = self._step(settings.epochs)
         self.warm_up = round(settings.warm_up_epochs * self.epoch_steps)
+        if self.warm_up > self.total:
+            raise RankriseError(
+                f"warm_up_epochs is {settings.warm_up_epochs:g}, above epochs {settings.epochs:g}: lower it."
+            )
         self.evaluations = {self.epoch_steps, *self._every(settings.evaluate_every)}
         self.saves = self._every(settings.checkpoint_every)
         half = settings.measurements // 2

@@ -18,12 +18,7 @@ from rankrise.foundations.settings import as_json
 from rankrise.recipes.train_settings import TrainSettings
 from rankrise.train._begun import run_in
 from rankrise.train._loop import Interrupted, train
-from rankrise.train._workers import Processes, dask_executor, slurm_executor
-
-__all__ = [
-    "Processes", "SweepRun", "dask_executor", "plan", "plan_choices", "read_seeds", "read_sets", "run_sweep",
-    "slurm_executor", "standing",
-]  # fmt: skip
+from rankrise.train._workers import Processes
 
 
 @dataclass(frozen=True)
@@ -133,23 +128,18 @@ def run_sweep(
 ) -> list[SweepRun]:
     """Train runs into a folder; finished ones are skipped, others resumed. Returns how each stands.
 
-        settings = read_recipe("vit-digits")
-        run_sweep(plan(settings, {"initialisation_scale": [1, 0.5, 0.1]}, seeds=3), "runs/scales")
-
     Args:
         runs: those to train.
         folder: the sweep's folder, new or to be resumed.
-        executor: any of `concurrent.futures` whose workers share this file system; None is one process per
-            run on this machine.
+        executor: any of `concurrent.futures`; None is one process per run on this machine.
         ended: called with every run that ends.
     """
     folder = Path(folder)
     found = {run.name: standing(folder, run) for run in runs}
     left = [run for run in found.values() if run.state != "finished"]
     with nullcontext(executor) if executor is not None else Processes(most=len(left)) as workers:
-        futures = {
-            workers.submit(_train, run.settings, str(folder / run.name), str(Path.cwd())): run for run in left
-        }
+        here = Path.cwd()
+        futures = {workers.submit(_train, run.settings, folder / run.name, here): run for run in left}
         try:
             for future in as_completed(futures):
                 try:
@@ -174,7 +164,7 @@ def standing(folder: Path, run: SweepRun) -> SweepRun:
     return replace(run, state="finished" if info.get("finished") else "interrupted")
 
 
-def _train(settings: TrainSettings, folder: str, here: str) -> dict[str, Any]:
+def _train(settings: TrainSettings, folder: Path, here: Path) -> dict[str, Any]:
     """Train a run in a worker. Paths are relative to `here`, the folder in which the sweep was started."""
     try:
         with chdir(here):

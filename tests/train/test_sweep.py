@@ -17,7 +17,8 @@ from rankrise import RankriseError, watch
 from rankrise.commands import main
 from rankrise.record.folder import write_run
 from rankrise.train import TrainSettings, sweep
-from rankrise.train.sweep import Processes, plan, plan_choices, run_sweep
+from rankrise.train._workers import Processes
+from rankrise.train.sweep import plan, plan_choices, run_sweep
 
 SCALES = {"initialisation_scale": ["1", "0.5"]}
 CHOICES = {"base": {}, "biases": {"qkv_bias": True}, "noise": {"label_noise": 0.2, "seed": 3}}
@@ -35,7 +36,7 @@ def worked(monkeypatch):
         os.makedirs(folder, exist_ok=True)
         empty = {"model": "none", "settings": {"products": [], "top": 1}, "layers": [], "matrices": []}
         facts = {"extra": {"recipe": settings.to_dict(), "total_steps": 10}, "finished": "now"}
-        write_run(sweep.Path(folder), "tracked", empty | facts)
+        write_run(folder, "tracked", empty | facts)
 
     quick.failing = {}
     quick.calls = calls
