@@ -25,8 +25,8 @@ def measured_moments(model: Any, data: "Data | None", measuring: Measuring) -> "
             return moments_of(model, data, measuring, move_to)
     found = moments_of(model, data, measuring)
     if found is not None:
-        facts = ", ".join(f"{name} {value}" for name, value in found.about.items() if name != "model")
-        print(f"Moments from {file}: {found.examples} examples, {facts}.", file=sys.stderr)
+        facts = ", ".join(f"{name} {value}" for name, value in found.to_dict().items() if name != "model")
+        print(f"Moments from {file}: {facts}.", file=sys.stderr)
     return found
 
 
@@ -40,33 +40,23 @@ def new_folder(out: Path | None) -> Path:
 def write(
     cut: "Callable[..., Adapter]",
     what: str,
-    place: Path,
+    out: Path,
     data: "Data | None",
     budget: Mapping[str, Any],
     uniform: bool,
-    device: str | None,
-    dtype: str | None,
     padded: bool,
     json: bool,
 ) -> None:
     """Cut `what` (a change or an adapter) to a budget, save the adapter and print what it holds."""
-    from dataclasses import replace
-
-    import torch
-
-    from rankrise.foundations.device import usable
     from rankrise.show.adapter import print_adapter
     from rankrise.show.progress import bar
 
-    gpu = "cuda" if torch.cuda.is_available() else None
     with bar("cutting", total=1.0) as move_to:
         adapter = cut(
             **budget,
             uniform=uniform or None,
             evaluate=data and data.evaluate,
-            device=gpu if device is None else usable(device),
             progress=move_to,
         )
-    adapter = adapter if dtype is None else replace(adapter, dtype=getattr(torch, dtype))
-    adapter.save(place, padded=padded)
-    print_adapter(adapter, place, budget.get("rank"), data.measured_on if data else "", json, what)
+    adapter.save(out, padded=padded)
+    print_adapter(adapter, out, budget.get("rank"), data.measured_on if data else "", json, what)

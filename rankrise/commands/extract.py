@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from rankrise.foundations.errors import RankriseError
 from rankrise.recipes.use_settings import Budget, Measuring
 
 
@@ -15,11 +14,8 @@ def extract(
     measuring: Annotated[Mapping[str, Any], Measuring],
     out: Path | None = None,
     uniform: bool = False,
-    largest: int | None = None,
     leave_rest: bool = False,
     padded: bool = False,
-    dtype: Literal["float32", "bfloat16", "float16"] | None = None,
-    device: str | None = None,
     json: bool = False,
 ) -> None:
     """Make a PEFT adapter of the change from a base to a tuned model, cut to the directions that matter.
@@ -33,11 +29,8 @@ def extract(
             one run of 'rankrise train'.
         out: new folder for the adapter.
         uniform: give every matrix the same rank, the default without moments.
-        largest: the largest rank that a matrix may get.
         leave_rest: leave out what is not cut: biases, norms, embeddings, convolutions, a new head.
         padded: fill every matrix up to the largest rank, as vLLM needs it.
-        dtype: number type of the adapter's weights; the tuned model's if not given.
-        device: where to compute, such as cpu or cuda; if not given, a GPU if there is one.
         json: print everything as JSON instead of a table.
     """
     from functools import partial
@@ -48,9 +41,7 @@ def extract(
 
     place, asked, budget = new_folder(out), Measuring(**measuring), budget or {"rank": 8}
     base, tuned, data = open_models(models, asked)
-    if "gain" in budget and data is None:
-        raise RankriseError("--gain is a share of a measured loss: pass --data to measure it on.")
-    rest: Literal["leave", "keep"] = "leave" if leave_rest else "keep"
     moments = measured_moments(tuned, data, asked)
-    cut = partial(use.extract, base, tuned, moments=moments, largest=largest, rest=rest)
-    write(cut, "change", place, data, budget, uniform, device, dtype, padded, json)
+    rest: Literal["leave", "keep"] = "leave" if leave_rest else "keep"
+    cut = partial(use.extract, base, tuned, moments=moments, rest=rest)
+    write(cut, "change", place, data, budget, uniform, padded, json)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.recipes.use_settings import Budget, Measuring
@@ -17,8 +17,6 @@ def shrink(
     uniform: bool = False,
     base: str | None = None,
     padded: bool = False,
-    dtype: Literal["float32", "bfloat16", "float16"] | None = None,
-    device: str | None = None,
     json: bool = False,
 ) -> None:
     """Cut a PEFT LoRA adapter to lower ranks, from its factors alone.
@@ -31,8 +29,6 @@ def shrink(
         uniform: give every matrix the same rank, the default without moments.
         base: the base model, to measure the loss: its folder or its name on the Hugging Face Hub.
         padded: fill every matrix up to the largest rank, as vLLM needs it.
-        dtype: number type of the smaller adapter's weights; the adapter's own if not given.
-        device: where to compute, such as cpu or cuda; if not given, a GPU if there is one.
         json: print everything as JSON instead of a table.
     """
     from functools import partial
@@ -44,13 +40,12 @@ def shrink(
     from rankrise.use.data import read_data
 
     place, asked, budget = new_folder(out), Measuring(**measuring), budget or {"keep": 0.99}
-    if (base is None) != (asked.data is None) or ("gain" in budget and base is None):
+    if (base is None) != (asked.data is None):
         raise RankriseError("A loss is measured on a base model with data: pass both --base and --data.")
-    model = tuned = data = moments = None
+    model = tuned = data = None
     if base is not None:
         model = load_model(base)
         data, tuned = read_data(model, base, asked), merged(adapter, model)
-    if data is not None or asked.moments is not None:
-        moments = measured_moments(tuned, data, asked)
+    moments = measured_moments(tuned, data, asked)
     cut = partial(use.shrink, adapter, base=model, moments=moments)
-    write(cut, "adapter", place, data, budget, uniform, device, dtype, padded, json)
+    write(cut, "adapter", place, data, budget, uniform, padded, json)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from rankrise.recipes.use_settings import Measuring
+from rankrise.recipes.use_settings import Group, Measuring
 
 
 def truncate(
@@ -13,11 +13,9 @@ def truncate(
     *,
     measuring: Annotated[Mapping[str, Any], Measuring],
     plain: bool = False,
-    groups: tuple[str, ...] = (),
-    ranks: tuple[int, ...] = (),
+    groups: tuple[Group, ...] = (),
     gain: float = 0.99,
     loss: Literal["training", "validation"] = "training",
-    all: bool = False,
     out: Path | None = None,
     config: Path | None = None,
     json: bool = False,
@@ -34,26 +32,25 @@ def truncate(
         plain: cut by a plain SVD only, without moments.
         groups: what to cut: the matrices all, attention, mlp, q, k, v or o, or the products of heads kq, vo
             or kq+vo (of a ViT or GPT-2); each that the model has if not given.
-        ranks: measure at these ranks only; if not given, at 1, 2, 4 and so on, and where the search for the
-            functional rank needs it.
         gain: the share of the fall of the loss that the functional rank keeps.
         loss: which loss to measure for a run or a recipe; with training, the scores on the validation set are
             measured too.
-        all: also print what remains at each rank, as --ranks does.
         out: folder for the curves (JSON, CSV) and their picture (PNG, SVG).
         config: JSON file for the ranks found for all matrices, as arguments of peft.LoraConfig.
-        json: print everything as JSON instead of a table.
+        json: print everything as JSON instead of tables.
     """
+    from dataclasses import asdict
+
     from rankrise import RankriseError, use
     from rankrise.commands.adapters import measured_moments
     from rankrise.foundations.files import to_json, write_json
     from rankrise.show.progress import bar
     from rankrise.show.truncation import draw_curves, print_truncation
-    from rankrise.use._truncate import PRODUCTS, group_names, read_curves, write_curves
+    from rankrise.use._truncate import PRODUCTS, read_curves, write_curves
     from rankrise.use._weights import fingerprint
     from rankrise.use.data import open_models
 
-    named, asked = group_names(groups), Measuring(**measuring)
+    asked = Measuring(**measuring)
     base, tuned, data = open_models(models, asked, loss)
     if data is None:
         raise RankriseError("There is no data to measure a loss on: pass --data.")
@@ -61,29 +58,32 @@ def truncate(
         "models": models,
         "weights": [fingerprint(model) for model in (base, tuned)],
         "data": asked.data,
-        "ranks": list(ranks),
         "gain": gain,
         "measured_on": data.measured_on,
         "examples": asked.examples,
     }
     if out is not None:
         read_curves(out, about)  # refuses another command's curves before moments are measured
-    by_moments = not plain and not (named and set(named) <= set(PRODUCTS))
+    by_moments = not plain and not (groups and set(groups) <= set(PRODUCTS))
     moments = measured_moments(tuned, data, asked) if by_moments else None
     for name in ("labels", "seed", "block"):  # a file may have other moments than were asked for
         about[name] = (moments.about if moments else {}).get(name, getattr(asked, name))
     with bar("truncating", total=1.0) as move_to:
+
+        def measured(curves: Any, share: float) -> None:
+            move_to(share)
+            if out is not None:
+                write_curves(out, about, curves)
+
         found = use.truncate(
             base,
             tuned,
             data.evaluate,
-            groups=named or None,
-            ranks=ranks or None,
+            groups=groups or None,
             moments=moments,
             gain=gain,
             known=[] if out is None else read_curves(out, about),
-            measured=None if out is None else lambda curves: write_curves(out, about, curves),
-            progress=move_to,
+            measured=measured,
         )
     written = []
     if out is not None:
@@ -94,6 +94,6 @@ def truncate(
     elif config is not None:
         print(f"Warning: no rank of all keeps the gain, so {config} is not written.", file=sys.stderr)
     if json:
-        print(to_json({**about, "moments": moments and moments.to_dict(), **found.to_dict()}))
+        print(to_json({**about, "moments": moments and moments.to_dict(), **asdict(found)}))
     else:
-        print_truncation(found, data.measured_on, gain, all or bool(ranks), written)
+        print_truncation(found, data.measured_on, gain, written)

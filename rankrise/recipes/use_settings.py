@@ -7,6 +7,9 @@ from typing import Literal
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.settings import check, setting
 
+Group = Literal["all", "attention", "mlp", "q", "k", "v", "o", "kq", "vo", "kq+vo"]
+"""What `truncate` cuts: matrices by their place in a layer, or products of heads."""
+
 
 @dataclass(frozen=True)
 class Budget:
@@ -27,10 +30,10 @@ class Budget:
             what = f"{' and '.join(given)} are given" if given else "No budget is given"
             raise RankriseError(f"{what}: pass one of rank, parameters, keep and gain.")
         for name, value in given.items():
-            if name in ("rank", "parameters") and value < 1:
-                raise RankriseError(f"{name} is {value}: pass 1 or more.")
             if name in ("keep", "gain"):
                 check_share(name, value)
+            elif value < 1:
+                raise RankriseError(f"{name} is {value}: pass 1 or more.")
 
 
 def check_share(name: str, share: float) -> None:

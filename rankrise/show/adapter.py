@@ -1,7 +1,6 @@
 """An adapter in the terminal: what it holds, ranks by kind of matrix, and what was measured."""
 
 import re
-import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,8 +15,8 @@ if TYPE_CHECKING:
     from rankrise.use import Adapter
 
 NAMES_SHOWN = 4
-MUCH = 0.1
-"""Warn if more than this share of the change is left out."""
+LITTLE = 0.9
+"""Warn if an adapter that leaves tensors out holds less than this share of the change."""
 
 
 def print_adapter(
@@ -25,12 +24,8 @@ def print_adapter(
 ) -> None:
     """Print an adapter that was cut from `what`, a change or an adapter, and written to `place`."""
     numbers = adapter.to_dict()
-    if adapter.measured is not None and adapter.measured.no_gain is not None:
-        print(f"Warning: {adapter.measured.no_gain}", file=sys.stderr)
     if json:
-        budget = None if rank is None else adapter.parameters_at(rank)
-        asked = {"adapter": str(place), "rank": rank, "budget": budget, "measured_on": measured_on or None}
-        print(to_json({**asked, **numbers}))
+        print(to_json({"adapter": str(place), "measured_on": measured_on or None, **numbers}))
         return
     console = safe_console()
     whole = "everything that training changed" if what == "change" else "the larger adapter"
@@ -46,40 +41,31 @@ def print_adapter(
 
 def _described(adapter: "Adapter", rank: int | None, what: str, measured_on: str) -> Iterator[str]:
     """A line per fact."""
-    ranks, rest = list(adapter.ranks.values()), adapter.rest
+    ranks, rest, measured = list(adapter.ranks.values()), adapter.rest, adapter.measured
     of = "square weighted by what it does to the loss" if adapter.moments else "energy (its plain square)"
     yield (
         f"{adapter.kept:.1%} of the {of} in the cut matrices is kept, beyond rounding noise: "
         f"{adapter.parameters:,} parameters, rank {max(ranks)} at most."
     )
-    most = max(len(spectrum.squares) for spectrum in adapter.spectra.values())
     if rank is not None and max(ranks) > rank:
         yield (
-            f"Rank {rank} is a budget of {adapter.parameters_at(rank):,} parameters, spent where it keeps "
-            f"most: ranks are {min(ranks)} to {max(ranks)}; --uniform gives every matrix the same rank."
+            f"The parameters of rank {rank} are spent where they keep most, at ranks {min(ranks)} to "
+            f"{max(ranks)}; --uniform gives every matrix the same rank."
         )
-    elif rank is not None and most < rank:
-        yield f"The {what} has no more than rank {most} beyond noise, so rank {rank} cuts nothing of it."
-    elif rank is not None and min(ranks) < rank:
-        yield f"Matrices below rank {rank} have no more directions beyond noise."
+    names = _some(map(_kind, rest.changed))
     if rest.changed and rest.kept:
         hint = "--leave_rest leaves them out; " if what == "change" else ""
-        yield (
-            f"Kept whole: {_some(map(_kind, rest.changed))} ({rest.parameters:,} parameters; "
-            f"{hint}vLLM refuses them)."
-        )
+        yield f"Kept whole: {names} ({rest.parameters:,} parameters; {hint}vLLM refuses them)."
     elif rest.changed:
-        left = adapter.holds.left_out
-        kinds = dict.fromkeys(map(_kind, [*left, *rest.changed]))  # what is new has no share
-        shares = {kind: sum(left[name] for name in left if _kind(name) == kind) for kind in kinds}
-        names = _some(f"{kind} {share:.1%}" if share > 5e-4 else kind for kind, share in shares.items())
-        left_out = sum(left.values())
-        warning = "Warning: left out" if left_out > MUCH else "Left out"
-        yield f"{warning}, {left_out:.1%} of the change: {names}."
-    if (measured := adapter.measured) is not None:
-        losses = ", ".join(f"{name} {scores['loss']:.4g}" for name, scores in vars(measured).items())
-        gain = "there is no gain" if measured.gain is None else f"{measured.gain:.1%} of the gain kept"
-        yield f"Loss{measured_on and f' on {measured_on}'}: {losses}; {gain}."
+        yield f"{'Warning: left out' if adapter.held < LITTLE else 'Left out'}: {names}."
+    if measured is not None:
+        losses = ", ".join(
+            f"{name} {getattr(measured, name)['loss']:.4g}" for name in ("base", "tuned", "adapter")
+        )
+        gain = "there is no gain: are BASE and TUNED swapped?"
+        if measured.gain is not None:
+            gain = f"{measured.gain:.1%} of the gain kept."
+        yield f"Loss{measured_on and f' on {measured_on}'}: {losses}; {gain}"
 
 
 def _table(matrices: Sequence[Mapping[str, Any]]) -> "Table":

@@ -1,7 +1,7 @@
 """The change of one matrix as directions, the most useful first: a weighted SVD of its leading part."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -48,9 +48,6 @@ class Cut:
         cost = self.left.shape[0] + self.right.shape[1]
         return Spectrum(tuple(self.values.square().tolist()), self.total, cost)
 
-    def to(self, device: str | torch.device) -> "Cut":
-        return replace(self, left=self.left.to(device), right=self.right.to(device))
-
     def factors(self, rank: int) -> tuple[Tensor, Tensor]:
         """B [out, rank] and A [rank, in]; their product is the change cut to that rank."""
         return self.left[:, :rank], self.right[:rank]
@@ -92,11 +89,11 @@ def rounding(before: Tensor, after: Tensor, roots: Roots | None) -> tuple[float,
     rows, columns = variances.sum(1), variances.sum(0)
     largest, square = float(rows.max().sqrt() + columns.max().sqrt()), float(rows.double().sum())
     if roots is not None:
-        (right_square, right_norm), (left_square, left_norm) = ((root.square, root.norm) for root in roots)
+        right, left = roots
         out, into = before.shape
-        plain = out**0.5 + into**0.5
-        largest *= (left_square**0.5 * right_norm + left_norm * right_square**0.5) / plain
-        square *= left_square * right_square / (out * into)
+        chevet = left.square**0.5 * right.norm + left.norm * right.square**0.5
+        largest *= chevet / (out**0.5 + into**0.5)
+        square *= left.square * right.square / (out * into)
     return largest, square
 
 
@@ -107,12 +104,12 @@ def _unweighted(directions: Directions, total: float, roots: Roots | None, noise
     if roots is not None:
         right, left = roots[0].undo(right), roots[1].undo(left)
     ratio = (torch.linalg.vector_norm(right, dim=0) / torch.linalg.vector_norm(left, dim=0)).sqrt()
-    kept = values.double().cpu()
+    values = values.double().cpu()
     return Cut(
         left=(left * ratio).contiguous(),
         right=(right / ratio).mT.contiguous(),
-        values=kept,
-        total=max(total, float(kept.square().sum())),
+        values=values,
+        total=max(total, float(values.square().sum())),
         noise=noise,
     )
 

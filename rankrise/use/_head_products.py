@@ -45,14 +45,14 @@ class HeadProducts:
     def cut_to(self, model: nn.Module, rank: int, products: Sequence[str]) -> Iterator[None]:
         """Cut every head's products to a rank inside the model; other products stay trained."""
         modules: list[Any] = [model.get_submodule(after.name) for _, after in self.layers]
+        for place, (module, (before, after)) in enumerate(zip(modules, self.layers, strict=True)):
+            kept = {name: [cut.factors(rank) for cut in self.cuts[name][place]] for name in products}
+            module.forward = _forward(before, after, kept, self.causal)
         try:
-            for place, (module, (before, after)) in enumerate(zip(modules, self.layers, strict=True)):
-                kept = {name: [cut.factors(rank) for cut in self.cuts[name][place]] for name in products}
-                module.forward = _forward(before, after, kept, self.causal)
             yield
         finally:
             for module in modules:
-                vars(module).pop("forward", None)
+                del module.forward
 
 
 def _changes(old_left: Tensor, old_right: Tensor, left: Tensor, right: Tensor) -> list[Cut]:
@@ -83,29 +83,22 @@ def _forward(
         constant = constant + (after.output @ after.value_bias.unsqueeze(-1)).sum(0).squeeze(-1)
     count = len(key)
     width = -(-max(key.shape[-1], value.shape[-1]) // 8) * 8  # fast kernels need a multiple of 8
-    query_constant = query.new_zeros(count, width)
-    query_constant[:, key.shape[-1] - 1] = 1
-    query_constant = query_constant.flatten()
+    query_constant = query.new_zeros(width)
+    query_constant[key.shape[-1] - 1] = 1
     query, key, value, output = (
         nn.functional.pad(weights, (0, width - weights.shape[-1])).transpose(0, 1).flatten(1)
         for weights in (query, key, value, output)
     )
 
     def forward(hidden_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
-        x = hidden_states
+        def by_head(weights: Tensor) -> Tensor:
+            return (hidden_states @ weights.to(hidden_states)).unflatten(-1, (count, width)).transpose(1, 2)
 
-        def by_head(projected: Tensor) -> Tensor:
-            return projected.unflatten(-1, (count, width)).transpose(1, 2)
-
+        with_constant = by_head(query) + query_constant.to(hidden_states)
         mixed = nn.functional.scaled_dot_product_attention(
-            by_head(x @ query.to(x) + query_constant.to(x)),
-            by_head(x @ key.to(x)),
-            by_head(x @ value.to(x)),
-            scale=after.scale,
-            is_causal=causal,
+            with_constant, by_head(key), by_head(value), scale=after.scale, is_causal=causal
         )
-        mixed = mixed.transpose(1, 2).flatten(2)
-        return mixed @ output.mT.to(mixed) + constant.to(mixed), None
+        return mixed.transpose(1, 2).flatten(2) @ output.mT.to(mixed) + constant.to(mixed), None
 
     return forward
 

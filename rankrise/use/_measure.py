@@ -10,13 +10,15 @@ from torch import Tensor, nn
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.recipes.use_settings import Budget
-from rankrise.use._adapter import Adapter, Measured, no_gain
+from rankrise.use._adapter import Adapter, Measured
 from rankrise.use._cut import Cut
 from rankrise.use._ranks import cost_of_one, highest, least, one_rank, ranks_for, ranks_within
 from rankrise.use._weights import Matrix, Pair
 
 Evaluate = Callable[[Any], float | Mapping[str, float]]
 """Gives the loss of a model, or several scores by name, one of which is "loss"."""
+
+Scores = Mapping[str, float]
 
 
 class Bench:
@@ -78,42 +80,58 @@ def fitted(
     progress: Callable[[float], None] | None,
     **facts: Any,
 ) -> Adapter:
-    """Cut every matrix to the rank that a budget buys, and measure the adapter if there is a bench.
-
-    The ranks that keep a gain are the least where all matrices have one rank, and within 2 % of the
-    parameters otherwise.
-    """
+    """Cut every matrix to the rank that a budget buys, and measure the adapter if there is a bench."""
     if budget.gain is not None and bench is None:
-        raise RankriseError("gain is a share of the fall of a loss: pass evaluate, a function of the model.")
+        raise RankriseError("gain is a share of the fall of a loss: pass evaluate (--data) to measure it.")
     cuts: dict[str, Cut] = {}
-    for place, matrix in enumerate(matrices):
-        cuts[matrix.name] = cut(matrix).to("cpu")
+    for place, matrix in enumerate(matrices, 1):
+        made = cut(matrix)
+        cuts[matrix.name] = replace(made, left=made.left.cpu(), right=made.right.cpu())
         if progress is not None:
-            progress((place + 1) / len(matrices))
+            progress(place / len(matrices))
     adapter = Adapter(matrices=matrices, cuts=cuts, ranks=dict.fromkeys(cuts, 0), **facts)
-    spectra = adapter.spectra
     if budget.gain is None:
-        adapter = adapter.at(ranks_for(budget, spectra, uniform))
+        adapter = adapter.at(ranks_for(budget, adapter.spectra, uniform))
     if bench is None:
         return adapter
     base, tuned = bench.of_base(), bench.scores()
     if budget.gain is not None:
-        if nothing := no_gain(base, tuned):
-            raise RankriseError(nothing)
+        refuse_no_gain(base, tuned)
         wanted = base["loss"] - budget.gain * (base["loss"] - tuned["loss"])
-        most, one, ranks = highest(spectra), cost_of_one(spectra), one_rank if uniform else ranks_within
+        adapter = adapter.at(_ranks_reaching(wanted, adapter, uniform, bench))
+    scores = bench.of(adapter)
+    return replace(adapter, measured=Measured(base, tuned, scores, kept_gain(base, tuned, scores)))
 
-        def enough(amount: int) -> bool:
-            return bench.of(adapter.at(ranks(spectra, amount)))["loss"] <= wanted
 
-        if uniform:
-            found = least(enough, most)
-        else:
-            found = least(enough, most * one, first=max(1, one // 4), slack=0.02)
-        if found is None:
-            raise RankriseError(
-                f"All {most} directions that were found keep less than {budget.gain:.0%} of the gain: pass a "
-                'larger `largest`, or rest="keep" if the rest was left out.'
-            )
-        adapter = adapter.at(ranks(spectra, found))
-    return replace(adapter, measured=Measured(base, tuned, bench.of(adapter)))
+def kept_gain(base: Scores, tuned: Scores, cut: Scores) -> float | None:
+    """The share of the fall of the loss that a cut keeps; None if the loss did not fall."""
+    fall = base["loss"] - tuned["loss"]
+    return (base["loss"] - cut["loss"]) / fall if fall > 0 else None
+
+
+def refuse_no_gain(base: Scores, tuned: Scores) -> None:
+    """Refuse a tuned model whose loss is not below the base's, for there is no gain to keep."""
+    if base["loss"] <= tuned["loss"]:
+        raise RankriseError(
+            f"The loss is {base['loss']:.4g} in the base and {tuned['loss']:.4g} in the tuned model, so no "
+            "gain can be kept: are BASE and TUNED swapped, is this other data than it was tuned on, or was "
+            "it tuned for too long?"
+        )
+
+
+def _ranks_reaching(loss: float, adapter: Adapter, uniform: bool, bench: Bench) -> dict[str, int]:
+    """The least ranks with at most this loss: exact for one rank, and within 2 % of the parameters if not."""
+    spectra = adapter.spectra
+    ranks = one_rank if uniform else ranks_within
+    one, most = cost_of_one(spectra), highest(spectra)
+
+    def enough(amount: int) -> bool:
+        return bench.of(adapter.at(ranks(spectra, amount)))["loss"] <= loss
+
+    found = least(enough, most) if uniform else least(enough, most * one, max(1, one // 4), slack=0.02)
+    if found is None:
+        raise RankriseError(
+            f"All {most} directions do not bring the loss down to {loss:.4g}: pass a smaller gain, or "
+            'rest="keep" if the rest was left out.'
+        )
+    return ranks(spectra, found)

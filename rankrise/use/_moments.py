@@ -2,10 +2,10 @@
 
 import json
 import warnings
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.record.folder import read_tensors, write_tensors
 from rankrise.use._weights import Matrix
 
-FORMAT = "rankrise-moments/2"
+FORMAT = "rankrise-moments/3"
 
 DAMPING = 1e-3
 """Added to every eigenvalue of a moment, as a share of their mean."""
@@ -24,78 +24,44 @@ DAMPING = 1e-3
 
 @dataclass(frozen=True, eq=False)
 class Moment:
-    """`E[x x^T]` of the vectors x on one side of a matrix, as diagonal blocks.
-
-    There is one block [d, d], or several where the side is long, or one vector [d] with the diagonal alone
-    where it is as long as a vocabulary.
-
-    >>> Moment((torch.eye(2), 3 * torch.eye(1))).size
-    3
-    """
+    """`E[x x^T]` of the vectors x on one side of a matrix, as diagonal blocks [b, b]."""
 
     blocks: tuple[Tensor, ...]
-
-    @property
-    def size(self) -> int:
-        return sum(len(block) for block in self.blocks)
 
     def part(self, start: int, stop: int) -> "Moment":
         """The moment of the coordinates from `start` to `stop`."""
         blocks, first = [], 0
         for block in self.blocks:
             inside = slice(max(start - first, 0), max(stop - first, 0))
-            cut = block[inside] if block.ndim == 1 else block[inside, inside]
-            blocks += [cut] if len(cut) else []
+            blocks.append(block[inside, inside])
             first += len(block)
-        return Moment(tuple(blocks))
+        return Moment(tuple(block for block in blocks if len(block)))
 
     def root(self, damping: float = DAMPING, device: Any = None) -> "Root":
         """The lower triangular L for which `L L^T` is the damped moment."""
-        blocks = tuple(block.to(device or block.device).double() for block in self.blocks)
-        diagonals = (block if block.ndim == 1 else block.diagonal() for block in blocks)
-        mean = sum(float(diagonal.sum()) for diagonal in diagonals) / self.size
-        if not 0 <= mean < float("inf"):
-            raise RankriseError(f"A moment has the mean eigenvalue {mean}: measure it on finite losses.")
-        if mean == 0:  # nothing depends on this side
-            return Root(tuple(torch.full((len(block),), 1e-12) for block in blocks))
-        roots, added = [], damping * mean
+        blocks = [block.to(device or block.device).double() for block in self.blocks]
+        mean = sum(float(block.diagonal().sum()) for block in blocks) / sum(map(len, blocks))
+        added, roots = damping * mean or 1e-24, []
         for block in blocks:
-            if block.ndim == 1:
-                roots.append((block + added).sqrt().float())
-                continue
-            root, failed = torch.linalg.cholesky_ex(
-                (block + block.mT) / 2 + added * torch.eye(len(block)).to(block)
-            )
-            if failed:
-                raise RankriseError("A moment has negative eigenvalues: measure it again with use.moments.")
-            roots.append(root.float())
+            damped = (block + block.mT) / 2 + added * torch.eye(len(block)).to(block)
+            roots.append(torch.linalg.cholesky(damped).float())
         return Root(tuple(roots))
 
 
 @dataclass(frozen=True, eq=False)
 class Root:
-    """A block diagonal L in float32: each block is lower triangular [b, b], or [b] where it is diagonal."""
+    """A block diagonal L in float32, of lower triangular blocks [b, b]."""
 
     blocks: tuple[Tensor, ...]
 
     def apply(self, matrix: Tensor) -> Tensor:
         """`L^T @ matrix`."""
-        return torch.cat(
-            [
-                block[:, None] * rows if block.ndim == 1 else block.mT @ rows
-                for block, rows in self._parts(matrix)
-            ]
-        )
+        return torch.cat([block.mT @ rows for block, rows in self._parts(matrix)])
 
     def undo(self, matrix: Tensor) -> Tensor:
         """`L^-T @ matrix`."""
         solve = partial(torch.linalg.solve_triangular, upper=True)
-        return torch.cat(
-            [
-                rows / block[:, None] if block.ndim == 1 else solve(block.mT, rows)
-                for block, rows in self._parts(matrix)
-            ]
-        )
+        return torch.cat([solve(block.mT, rows) for block, rows in self._parts(matrix)])
 
     def _parts(self, matrix: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         parts = matrix.split([len(block) for block in self.blocks])
@@ -109,16 +75,13 @@ class Root:
     @property
     def norm(self) -> float:
         """The largest singular value, by power iteration."""
-        found = []
-        for block in (block.double() for block in self.blocks):
-            if block.ndim == 1:
-                found.append(float(block.max()))
-                continue
+        squares = []
+        for block in map(Tensor.double, self.blocks):
             vector = block.mT @ torch.ones(len(block), 1).to(block)
             for _ in range(50):
                 vector = block.mT @ (block @ (vector / torch.linalg.vector_norm(vector)))
-            found.append(float(torch.linalg.vector_norm(vector)) ** 0.5)
-        return max(found)
+            squares.append(float(torch.linalg.vector_norm(vector)))
+        return max(squares) ** 0.5
 
 
 Roots = tuple[Root, Root]
@@ -130,8 +93,7 @@ class Moments:
     """Second moments by module name.
 
     C is the moment of a layer's inputs, averaged over tokens. G is that of the loss gradients at its outputs,
-    summed over the tokens of an example and averaged over examples. Layers that read the same tensor, such as
-    queries, keys and values, share one C.
+    summed over the tokens of an example and averaged over examples.
     """
 
     inputs: dict[str, Moment]
@@ -143,60 +105,44 @@ class Moments:
     """How many tokens each layer was measured on."""
 
     def to_dict(self) -> dict[str, Any]:
-        """How they were measured, and whether that is enough, as `--json` prints it."""
-        fewest = min(self.tokens.values(), default=None)
-        return {"examples": self.examples, "fewest_tokens": fewest, "too_few": self.too_few, **self.about}
+        """How they were measured."""
+        return {"examples": self.examples, **self.about}
 
-    @property
-    def too_few(self) -> str | None:
-        """A warning if more than half of the layers saw fewer tokens than they have inputs.
+    def warn_if_few(self) -> None:
+        """Warn if more than half of the layers saw fewer tokens than they have inputs.
 
         The moment of n vectors has rank n at most; beyond it, only the damping weighs a change. For the last
         layer of a classifier this is usual: it sees one token per example.
         """
-        widths = {
-            name: max((len(block) for block in moment.blocks if block.ndim == 2), default=0)
-            for name, moment in self.inputs.items()
-        }
-        short = [name for name, count in self.tokens.items() if count < widths.get(name, 0)]
-        if 2 * len(short) <= len(self.tokens):
-            return None
-        worst = min(short, key=lambda name: self.tokens[name] / widths[name])
-        return (
-            f"Too few examples for moments: {len(short)} of {len(self.tokens)} layers saw fewer tokens than "
-            f"they have inputs ({worst} saw {self.tokens[worst]} and has {widths[worst]}); use more examples."
-        )
+        widths = {name: max(map(len, moment.blocks)) for name, moment in self.inputs.items()}
+        short = [name for name, width in widths.items() if self.tokens[name] < width]
+        if 2 * len(short) > len(widths):
+            warnings.warn(
+                f"Too few examples for moments: {len(short)} of {len(widths)} layers saw fewer tokens than "
+                f"they have inputs, such as {short[0]}; use more examples.",
+                stacklevel=3,
+            )
 
-    def roots(self, matrix: Matrix, damping: float = DAMPING, device: Any = None) -> Roots:
+    def roots(self, matrix: Matrix, device: Any = None) -> Roots:
         """The roots of a matrix's C and G."""
-        inputs, outputs = self.inputs.get(matrix.name), self.outputs.get(matrix.name)
-        if inputs is None or outputs is None:
+        if matrix.name not in self.inputs:
             raise RankriseError(
                 f"There are no moments of {matrix.name}: the loss did not depend on it. Leave it out with "
                 "`only`, or leave out the moments."
             )
-        part = outputs.part(matrix.first, matrix.first + matrix.out)
-        if (inputs.size, part.size) != (matrix.into, matrix.out):
-            raise RankriseError(
-                f"The moments of {matrix.name} are of {inputs.size} inputs and {outputs.size} outputs, and "
-                f"it has {matrix.into} and {matrix.out}: measure them on this model."
-            )
-        return inputs.root(damping, device), part.root(damping, device)
+        outputs = self.outputs[matrix.name].part(matrix.first, matrix.first + matrix.out)
+        return self.inputs[matrix.name].root(device=device), outputs.root(device=device)
 
     def save(self, path: str | Path) -> Path:
-        """Write one safetensors file; a shared moment is written once."""
-        firsts = {id(moment): name for name, moment in reversed(self.inputs.items())}
-        own = {name: self.inputs[name] for name in firsts.values()}
-        same = {name: firsts[id(moment)] for name, moment in self.inputs.items() if name not in own}
+        """Write one safetensors file."""
         tensors = {
             f"{side}/{name}/{place}": block.cpu()
-            for side, moments in (("inputs", own), ("outputs", self.outputs))
+            for side, moments in (("inputs", self.inputs), ("outputs", self.outputs))
             for name, moment in moments.items()
             for place, block in enumerate(moment.blocks)
         }
-        facts = {"examples": self.examples, "same_inputs": same, "about": self.about, "tokens": self.tokens}
-        texts = {name: json.dumps(value) for name, value in facts.items()}
-        write_tensors(Path(path), tensors, {"format": FORMAT, **texts})
+        facts = {"examples": self.examples, "about": self.about, "tokens": self.tokens}
+        write_tensors(Path(path), tensors, {"format": FORMAT, "facts": json.dumps(facts)})
         return Path(path)
 
     @classmethod
@@ -205,18 +151,15 @@ class Moments:
         tensors, texts = read_tensors(Path(path), "measure the moments again")
         if texts.get("format") != FORMAT:
             raise RankriseError(f"{str(path)!r} holds no moments: pass a file that Moments.save wrote.")
-        blocks = {side: defaultdict[str, list[Tensor]](list) for side in ("inputs", "outputs")}
-        for key in sorted(tensors, key=lambda key: int(key.rpartition("/")[2])):
-            side, _, rest = key.partition("/")
-            blocks[side][rest.rpartition("/")[0]].append(tensors[key])
+        facts = json.loads(texts["facts"])
+
+        def moment(side: str, name: str) -> Moment:
+            keys = (f"{side}/{name}/{place}" for place in count())
+            return Moment(tuple(tensors[key] for key in takewhile(tensors.__contains__, keys)))
+
         inputs, outputs = (
-            {name: Moment(tuple(parts)) for name, parts in side.items()} for side in blocks.values()
+            {name: moment(side, name) for name in facts["tokens"]} for side in ("inputs", "outputs")
         )
-        examples, same, about, tokens = (
-            json.loads(texts[name]) for name in ("examples", "same_inputs", "about", "tokens")
-        )
-        inputs |= {name: inputs[first] for name, first in same.items()}
-        loaded = cls(inputs, outputs, examples, about, tokens)
-        if loaded.too_few:
-            warnings.warn(loaded.too_few, stacklevel=2)
+        loaded = cls(inputs, outputs, **facts)
+        loaded.warn_if_few()
         return loaded

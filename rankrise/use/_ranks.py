@@ -41,7 +41,7 @@ def ranks_for(budget: Budget, spectra: Spectra, uniform: bool) -> dict[str, int]
         return ranks_keeping(spectra, budget.keep, uniform)
     one = cost_of_one(spectra)
     parameters = budget.parameters if budget.parameters is not None else (budget.rank or 0) * one
-    return one_rank(spectra, parameters // max(one, 1)) if uniform else ranks_within(spectra, parameters)
+    return one_rank(spectra, parameters // one) if uniform else ranks_within(spectra, parameters)
 
 
 def ranks_within(spectra: Spectra, parameters: int) -> dict[str, int]:
@@ -57,9 +57,8 @@ def ranks_within(spectra: Spectra, parameters: int) -> dict[str, int]:
 def ranks_keeping(spectra: Spectra, share: float, uniform: bool) -> dict[str, int]:
     """The fewest parameters that keep a share of the square of all matrices; one rank for all if uniform."""
     if uniform:
-        every = (one_rank(spectra, rank) for rank in range(highest(spectra) + 1))
-        most = one_rank(spectra, highest(spectra))
-        return next((ranks for ranks in every if kept_share(spectra, ranks) >= share), most)
+        every = [one_rank(spectra, rank) for rank in range(highest(spectra) + 1)]
+        return next((ranks for ranks in every if kept_share(spectra, ranks) >= share), every[-1])
     ranks, wanted = dict.fromkeys(spectra, 0), share * sum(spectrum.total for spectrum in spectra.values())
     kept = 0.0
     for name in _order(spectra):
@@ -112,14 +111,10 @@ def least(enough: Callable[[int], bool], most: int, first: int = 1, slack: float
     `first` is doubled until it is enough, then the last doubling is bisected geometrically. Beyond that
     doubling nothing is assumed: a loss may rise with the rank.
     """
-    if most < 1:
-        return None
     low, high = 0, min(first, most)
-    while not enough(high):
-        if high == most:
-            return None
-        low, high = high, min(2 * high, most)
+    while high and not enough(high):
+        low, high = high, min(2 * high, most) if high < most else 0
     while high - low > max(1, slack * high):
         middle = min(max(round((max(low, 1) * high) ** 0.5), low + 1), high - 1)
         low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
+    return high or None

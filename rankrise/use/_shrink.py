@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.recipes.use_settings import Budget
-from rankrise.use._adapter import Adapter, Held, Rest
+from rankrise.use._adapter import Adapter, Rest
 from rankrise.use._cut import Cut, cut_product
 from rankrise.use._measure import Bench, Evaluate, fitted
-from rankrise.use._moments import DAMPING, Moments
-from rankrise.use._weights import Matrix, Pair, linear_layers, open_source
+from rankrise.use._moments import Moments
+from rankrise.use._weights import Matrix, linear_layers, on_gpu, open_source, pair
 from rankrise.watch._heads import unwrap
-from rankrise.watch._lora import ADAPTER_CONFIG, PREFIX, StoredAdapter, read_adapter
+from rankrise.watch._lora import PREFIX, StoredAdapter, read_adapter
 
 
 def shrink(
@@ -30,8 +30,6 @@ def shrink(
     moments: Moments | None = None,
     uniform: bool | None = None,
     evaluate: Evaluate | None = None,
-    damping: float = DAMPING,
-    device: str | torch.device | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Adapter:
     """Cut a LoRA adapter to lower ranks; the product of its factors is never formed.
@@ -43,25 +41,20 @@ def shrink(
     if evaluate is not None and base is None:
         raise RankriseError("A loss is measured in a model: pass base, the model that the adapter is for.")
     stored = read_adapter(adapter)
-    rest, transposed, bench = _rest(stored), bool(stored.config.get("fan_in_fan_out")), None
+    transposed, bench = bool(stored.config.get("fan_in_fan_out")), None
     matrices = tuple(
         Matrix(name, len(left), right.shape[1], transposed) for name, (left, right) in stored.factors.items()
     )
     module_names = tuple(stored.factors)
     if base is not None:
-        base = unwrap(base)
-        matrices = _matrices_in(base, stored)
+        base, tuned = unwrap(base), merged(adapter, base)
+        matrices = tuple(matrix for matrix in linear_layers(base) if matrix.name in stored.factors)
         module_names = tuple(name for name, _ in base.named_modules())
-        if evaluate is not None:
-            tuned = _merged(base, stored, rest)
-            after = open_source(tuned)
-            others = tuple(name for name in dict.fromkeys(after.first_names.values()) if name in rest.changed)
-            bench = Bench(Pair(open_source(base), after, matrices, others), tuned, evaluate)
+        bench = evaluate and Bench(pair(base, tuned), tuned, evaluate)
 
     def cut(matrix: Matrix) -> Cut:
-        left, right = (factor.to(device or factor.device) for factor in stored.factors[matrix.name])
-        roots = None if moments is None else moments.roots(matrix, damping, left.device)
-        return cut_product(left, right, roots)
+        left, right = map(on_gpu, stored.factors[matrix.name])
+        return cut_product(left, right, moments.roots(matrix, left.device) if moments else None)
 
     return fitted(
         budget,
@@ -70,7 +63,7 @@ def shrink(
         matrices,
         cut,
         progress,
-        rest=rest,
+        rest=_rest(stored),
         base=str(stored.config.get("base_model_name_or_path") or ""),
         dtype=stored.dtype,
         measure_held=lambda smaller: _held(smaller, stored),
@@ -82,24 +75,20 @@ def shrink(
 
 def merged(adapter: str | Path, base: nn.Module) -> nn.Module:
     """A copy of the base with an adapter merged into it."""
-    stored, model = read_adapter(adapter), unwrap(base)
-    _matrices_in(model, stored)
-    return _merged(model, stored, _rest(stored))
-
-
-def _matrices_in(model: nn.Module, stored: StoredAdapter) -> tuple[Matrix, ...]:
-    """The adapter's layers in its base, in the base's order."""
-    wanted, found = str(stored.config.get("base_model_name_or_path") or ""), open_source(model).origin
+    stored, tuned = read_adapter(adapter), deepcopy(unwrap(base))
+    wanted, found = str(stored.config.get("base_model_name_or_path") or ""), open_source(tuned).origin
     if wanted and found and Path(wanted).name != Path(found).name:
         raise RankriseError(
-            f"{stored.folder} is an adapter of {wanted!r}, and the base is {found!r}: pass its own base, or, "
-            f"if it is that, change base_model_name_or_path in {ADAPTER_CONFIG}."
+            f"{stored.folder} is an adapter of {wanted!r}, and the base is {found!r}: pass its own base, or "
+            "correct base_model_name_or_path in the adapter's config."
         )
-    matrices = tuple(matrix for matrix in linear_layers(model) if matrix.name in stored.factors)
-    missing = stored.factors.keys() - {matrix.name for matrix in matrices}
-    if missing:
-        raise RankriseError(f"{min(missing)} is not a linear layer of the base: pass the adapter's own base.")
-    return matrices
+    for name in _rest(stored).modules:
+        tuned.set_submodule(name, deepcopy(tuned.get_submodule(name)))  # PEFT unties it too
+    adapted = stored.on(tuned)
+    with torch.no_grad():
+        for name, weight in tuned.state_dict().items():
+            weight.copy_(adapted.of(name, weight.cpu()))
+    return tuned
 
 
 def _rest(stored: StoredAdapter) -> Rest:
@@ -109,7 +98,7 @@ def _rest(stored: StoredAdapter) -> Rest:
     for key, tensor in stored.others.items():
         name = key.removeprefix(PREFIX).replace(".base_layer.", ".")
         owners = [name[: dot.start()] for dot in re.finditer(r"\.", name)]
-        kept = [owner for owner in owners if owner.endswith(endings)] if endings else []
+        kept = [owner for owner in owners if endings and owner.endswith(endings)]
         if not kept and not name.endswith(".bias"):
             raise RankriseError(f"{stored.folder} is not a plain LoRA adapter (it holds {key}): merge it.")
         whole.update(kept[:1])
@@ -117,18 +106,7 @@ def _rest(stored: StoredAdapter) -> Rest:
     return Rest(tuple(tensors), True, tensors, tuple(whole))
 
 
-def _merged(model: nn.Module, stored: StoredAdapter, rest: Rest) -> nn.Module:
-    tuned = deepcopy(model)
-    for name in rest.modules:
-        tuned.set_submodule(name, deepcopy(tuned.get_submodule(name)))  # PEFT unties it too
-    adapted = stored.on(tuned)
-    with torch.no_grad():
-        for name, weight in tuned.state_dict().items():
-            weight.copy_(adapted.of(name, weight.cpu()))
-    return tuned
-
-
-def _held(smaller: Adapter, stored: StoredAdapter) -> Held:
+def _held(smaller: Adapter, stored: StoredAdapter) -> float:
     """Compare with the larger adapter's change, from the factors of both alone."""
     whole = lost = 0.0
     for name, (left, right) in stored.factors.items():
@@ -137,7 +115,7 @@ def _held(smaller: Adapter, stored: StoredAdapter) -> Held:
         )
         whole += _square(left, right)
         lost += _square(torch.cat([left, -small_left], 1), torch.cat([right, small_right]))
-    return Held(1 - lost / whole if whole else 1.0, {})
+    return 1 - lost / whole if whole else 1.0
 
 
 def _square(left: Tensor, right: Tensor) -> float:

@@ -28,7 +28,7 @@ Source = nn.Module | str | Path
 
 @dataclass(frozen=True)
 class Matrix:
-    """The weight of a linear layer, or some of its outputs, as a matrix [out, in]."""
+    """A matrix to cut, [out, in]: the weight of a linear layer, or some of its outputs."""
 
     name: str
     """The module's name."""
@@ -86,52 +86,57 @@ class Pair:
     """Biases, norms, embeddings, tied weights, a new head."""
 
     def read(self, matrix: Matrix) -> tuple[Tensor, Tensor]:
-        """The matrix before and after, each in its own dtype."""
-        return matrix.view(self.base.read(matrix.stored)), matrix.view(self.tuned.read(matrix.stored))
+        """The matrix before and after, each in its own dtype, on the device of the latter or a GPU."""
+        after = on_gpu(self.tuned.read(matrix.stored))
+        return matrix.view(self.base.read(matrix.stored).to(after.device)), matrix.view(after)
 
     def before(self, name: str) -> Tensor | None:
         """A tensor of the base; None if it is new in the tuned model, such as a head of another size."""
         return self.base.read(name) if self.base.shape(name) == self.tuned.shape(name) else None
 
     def changed(self) -> Iterator[tuple[str, Tensor | None, Tensor]]:
-        """The other tensors that changed, before and after."""
+        """The other tensors that changed by more than rounding to the coarser dtype, before and after."""
         for name in self.others:
             before, after = self.before(name), self.tuned.read(name)
-            if before is None or not _equal(before, after):
+            coarser = after.dtype
+            if before is not None and before.is_floating_point() and after.is_floating_point():
+                coarser = max((before.dtype, after.dtype), key=lambda dtype: torch.finfo(dtype).eps)
+            if before is None or not torch.equal(before.to(after.device, coarser), after.to(coarser)):
                 yield name, before, after
 
 
 def pair(base: Source, tuned: Source, only: Callable[[str], bool] = lambda name: True) -> Pair:
     """Put two checkpoints of one model side by side, to cut the matrices that `only` accepts by name."""
     after = open_source(tuned)
-    folder = tuned if not isinstance(tuned, nn.Module) else _path_of(after.model)
-    before = open_source(base, like=folder if folder and Path(folder, CONFIG).is_file() else None)
-    linear = linear_layers(after.model)
-    heads = {matrix.name for matrix in linear if _is_new_head(matrix, before.shape(matrix.stored))}
-    inside = {matrix.stored for matrix in linear if matrix.name not in heads}
-    names, shapes = dict.fromkeys(after.first_names.values()), after.model.state_dict()
+    before = open_source(base, like=after.origin)
+    linear = {matrix.stored: matrix for matrix in linear_layers(after.model)}
+    new = {each.name for each in linear.values() if _is_new_head(each, before.shape(each.stored))}
+    names, state = dict.fromkeys(after.first_names.values()), after.model.state_dict()
     for name in names:
-        found, shape = before.shape(name), tuple(shapes[name].shape)
-        if found != shape and name.rpartition(".")[0] not in heads and (found is not None or name in inside):
+        found, wanted = before.shape(name), tuple(state[name].shape)
+        in_new_head = name.rpartition(".")[0] in new
+        if found != wanted and not in_new_head and (found is not None or name in linear):
             raise RankriseError(
-                f"{name} is {list(shape)} in the tuned model and {list(found or ())} in the base: the two "
+                f"{name} is {list(wanted)} in the tuned model and {list(found or ())} in the base: the two "
                 "have different architectures or vocabularies."
             )
-    matrices = tuple(matrix for matrix in linear if matrix.name not in heads and only(matrix.name))
+    matrices = tuple(each for each in linear.values() if each.name not in new and only(each.name))
     if not matrices:
         raise RankriseError("The models have no linear layer in common that `only` accepts.")
-    taken = {matrix.stored for matrix in matrices}
-    return Pair(before, after, matrices, tuple(name for name in names if name not in taken))
+    cut = {matrix.stored for matrix in matrices}
+    return Pair(before, after, matrices, tuple(name for name in names if name not in cut))
 
 
-def open_source(source: Source, like: str | Path | None = None) -> Weights:
-    """Open a model or a checkpoint, the latter by the config of the checkpoint `like` if given."""
+def open_source(source: Source, like: str = "") -> Weights:
+    """Open a model or a checkpoint, the latter by the config in the folder `like` if there is one."""
     if isinstance(source, nn.Module):
-        model = unwrap(source)
+        model: Any = unwrap(source)
         tensors = model.state_dict()
         shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-        return Weights(model, tensors.get, shapes.get, _path_of(model))
-    opened = open_weights(source, Checkpoint.open(like).folder if like is not None else None)
+        origin = str(getattr(getattr(model, "config", None), "_name_or_path", "") or "")
+        return Weights(model, tensors.get, shapes.get, origin)
+    architecture = Path(like) if like and Path(like, CONFIG).is_file() else None
+    opened = open_weights(source, architecture)
     return Weights(opened.model, lambda name: opened.read(name).get(name), opened.shape, str(source))
 
 
@@ -140,23 +145,21 @@ def load_model(source: str | Path) -> nn.Module:
     transformers = require("transformers", extra="transformers", purpose="Loading the model of a checkpoint")
     empty: Any = open_weights(source).model
     folder = Checkpoint.open(source).folder
-    if not isinstance(empty, transformers.PreTrainedModel):
-        raise RankriseError(f"{str(source)!r} is not a transformers checkpoint: load the model and pass it.")
     if (folder / ADAPTER_CONFIG).exists():  # transformers would load the base that it names
         raise RankriseError(f"{str(source)!r} holds both a model and {ADAPTER_CONFIG}: remove one of them.")
-    empty.config.return_dict = True
-    bars = transformers.utils.logging
-    shown = bars.is_progress_bar_enabled()
-    bars.disable_progress_bar()
+    transformers.utils.logging.disable_progress_bar()  # it would break ours
     options = {"config": empty.config, "local_files_only": True, "output_loading_info": True}
     with offline():
         model, about = type(empty).from_pretrained(folder, **options)
-    if shown:
-        bars.enable_progress_bar()
     if about["missing_keys"]:  # transformers initialises them at random
         raise RankriseError(f"{str(source)!r} has no tensor for {min(about['missing_keys'])}: restore it.")
     found: nn.Module = model.to("cuda") if torch.cuda.is_available() else model
     return found
+
+
+def on_gpu(tensor: Tensor) -> Tensor:
+    """A tensor on the GPU if there is one, where cutting is many times faster."""
+    return tensor.cuda() if torch.cuda.is_available() and tensor.device.type == "cpu" else tensor
 
 
 def linear_layers(model: nn.Module) -> list[Matrix]:
@@ -173,6 +176,12 @@ def linear_layers(model: nn.Module) -> list[Matrix]:
     return found
 
 
+def _is_new_head(matrix: Matrix, found: tuple[int, ...] | None) -> bool:
+    """Whether the base lacks a layer outside the repeated ones, or has it with another number of outputs."""
+    out, *into = (found[::-1] if matrix.transposed else found) if found else (0, matrix.into)
+    return not re.search(r"(^|\.)\d+\.", matrix.name) and into == [matrix.into] and out != matrix.out
+
+
 def is_causal(model: Any) -> bool:
     """Whether a model predicts each next token."""
     return type(unwrap(model)).__name__.endswith(("ForCausalLM", "LMHeadModel"))
@@ -183,27 +192,7 @@ def fingerprint(model: Source) -> str:
     weights = open_source(model)
     digest = hashlib.sha256()
     for matrix in linear_layers(weights.model):
-        weight = weights.load(matrix.stored)
-        if weight is not None:
-            entries = weight.detach().flatten()[:: max(1, weight.numel() // 64)].float().cpu()
-            digest.update(f"{matrix.name} {list(weight.shape)}\n".encode() + entries.numpy().tobytes())
+        weight = weights.read(matrix.stored)
+        entries = weight.detach().flatten()[:: max(1, weight.numel() // 64)].float().cpu()
+        digest.update(f"{matrix.name} {list(weight.shape)}\n".encode() + entries.numpy().tobytes())
     return digest.hexdigest()[:16]
-
-
-def _equal(before: Tensor, after: Tensor) -> bool:
-    """Whether two tensors are the same up to the rounding of the coarser dtype."""
-    coarser = after.dtype
-    if before.is_floating_point() and after.is_floating_point():
-        coarser = max((before.dtype, after.dtype), key=lambda dtype: torch.finfo(dtype).eps)
-    return torch.equal(before.to(after.device, coarser), after.to(coarser))
-
-
-def _is_new_head(matrix: Matrix, found: tuple[int, ...] | None) -> bool:
-    """Whether the base lacks a layer outside the repeated ones, or has it with another number of outputs."""
-    out, *into = (found[::-1] if matrix.transposed else found) if found else (0, matrix.into)
-    return not re.search(r"(^|\.)\d+\.", matrix.name) and into == [matrix.into] and out != matrix.out
-
-
-def _path_of(model: Any) -> str:
-    """Where a transformers model was loaded from, or empty."""
-    return str(getattr(getattr(model, "config", None), "_name_or_path", "") or "")

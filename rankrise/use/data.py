@@ -1,7 +1,6 @@
 """Data to measure on: a user's own text or images, a recipe, or that of a run of 'rankrise train'."""
 
 import json
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from rankrise.foundations.errors import RankriseError, first_line
+from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.optional import require
 from rankrise.recipes.files import names as recipe_names
 from rankrise.recipes.train_settings import TrainSettings, read_recipe
@@ -27,7 +26,6 @@ from rankrise.watch._pretrained import offline
 Example = dict[str, Tensor]
 """The inputs of one example, without a batch dimension, and its `labels`."""
 
-JSON = (".jsonl", ".json")
 PICTURES = (".jpeg", ".jpg", ".png", ".webp", ".bmp")
 
 LONGEST = 512
@@ -56,8 +54,6 @@ def open_models(
     models: Sequence[str], measuring: Measuring, judged: Judged = "validation"
 ) -> tuple[Source, Source, Data | None]:
     """BASE and TUNED, or one run of 'rankrise train' and its initial weights; and the data to measure on."""
-    if len(models) > 2:
-        raise RankriseError(f"{len(models)} models are given: pass BASE and TUNED, or one run.")
     if len(models) == 2:
         base, tuned = models
         if measuring.data is None:
@@ -66,9 +62,9 @@ def open_models(
         return base, model, read_data(model, tuned, measuring, judged)
     from rankrise.train._begun import initial_model, last_checkpoint, settings_of
 
-    (run,) = models
-    if not has_run(run):
-        raise RankriseError(f"{run!r} is not a run: pass BASE and TUNED, or the folder of a run.")
+    run = models[0]
+    if len(models) > 2 or not has_run(run):
+        raise RankriseError(f"{' '.join(models)!r} is not a run: pass BASE and TUNED, or one run's folder.")
     settings = settings_of(run)
     if measuring.data is not None:
         raise RankriseError("A run brings its own data: leave --data out.")
@@ -81,45 +77,31 @@ def read_data(
     model: Any, checkpoint: str | Path, measuring: Measuring, judged: Judged = "validation"
 ) -> Data:
     """Open a recipe or a user's own data, prepared by the checkpoint's tokenizer or image processor."""
-    path, size = str(measuring.data), measuring.batch_size
-    classifies = re.search("For(Sequence|Image|Video|Audio)Classification", type(model).__name__)
-    if not is_causal(model) and not classifies:
+    path, size, kind = str(measuring.data), measuring.batch_size, type(model).__name__
+    if not is_causal(model) and "Classification" not in kind:
         raise RankriseError(
-            f"{type(model).__name__} predicts neither each next token nor one class, so its loss on --data "
-            "is not known: leave it out, or call rankrise.use from Python with a loss of your own."
+            f"{kind} predicts neither each next token nor one class, so its loss on --data is not known: "
+            "leave it out, or call rankrise.use from Python with a loss of your own."
         )
     if path in recipe_names() or Path(path).suffix in (".yaml", ".yml"):
-        found = _of_recipe(read_recipe(path), model, measuring, judged)
-    else:
-        examples = read_examples(path, model, checkpoint, 2 * measuring.examples)
-        half = min(measuring.examples, len(examples) // 2)
-        held_out = examples[half:]
+        return _of_recipe(read_recipe(path), model, measuring, judged)
+    examples = read_examples(Path(path), model, checkpoint, 2 * measuring.examples)
+    half = min(measuring.examples, len(examples) // 2)
+    held_out = examples[half:]
 
-        def evaluate(model: Any) -> dict[str, float]:
-            total, count = 0.0, 0
-            with torch.no_grad():
-                for batch in batched(held_out, size, model):
-                    predicted = len(next(iter(batch.values())))
-                    if is_causal(model):
-                        predicted = int(batch["attention_mask"][:, 1:].sum())
-                    total += float(labelled(model, batch)) * predicted
-                    count += predicted
-            return {"loss": total / count}
+    def evaluate(model: Any) -> dict[str, float]:
+        total, count = 0.0, 0
+        with torch.no_grad():
+            for batch in batched(held_out, size, model):
+                predicted = len(next(iter(batch.values())))
+                if is_causal(model):
+                    predicted = int(batch["attention_mask"][:, 1:].sum())
+                total += float(labelled(model, batch)) * predicted
+                count += predicted
+        return {"loss": total / count}
 
-        on = f"{len(held_out)} held-out example{'s' if len(held_out) > 1 else ''}"
-        if Path(path).is_file() and Path(path).suffix not in JSON:
-            on += f" (blocks of up to {len(examples[0]['input_ids'])} tokens of running text)"
-        found = Data(lambda: batched(examples[:half], size, model), half, evaluate, on)
-    try:
-        with torch.no_grad(), found.precision(model):
-            labelled(model, next(iter(found.batches())))
-    except (IndexError, RuntimeError, TypeError, ValueError) as error:
-        raise RankriseError(
-            f"{type(model).__name__} cannot take the data of {path} ({first_line(error).rstrip('.')}): pass "
-            "data that it was made for, prepared by its own tokenizer or image processor, and --batch_size 1 "
-            "if its config has no pad_token_id."
-        ) from error
-    return found
+    on = f"{len(held_out)} held-out examples"
+    return Data(lambda: batched(examples[:half], size, model), half, evaluate, on)
 
 
 def _of_recipe(settings: TrainSettings, model: nn.Module, measuring: Measuring, judged: Judged) -> Data:
@@ -129,21 +111,22 @@ def _of_recipe(settings: TrainSettings, model: nn.Module, measuring: Measuring, 
         raise RankriseError("These are regression problems: pass a run or recipe about images or text.")
     settings = replace(settings, also_validate=())
     if measuring.data_folder is not None:
-        settings = settings.changed({"data_folder": measuring.data_folder}, "the command line")
+        settings = replace(settings, data_folder=measuring.data_folder)
     task = task_of(settings, next(model.parameters()).device)
     count = min(measuring.examples, task.examples)
+    evaluate, on = evaluation(task, settings), "the whole validation set"
     if judged == "training":
         evaluate, judged_by = training_evaluation(task, settings)
         on = f"{judged_by} training examples"
-    else:
-        evaluate, on = evaluation(task, settings), "the whole validation set"
-    return Data(
-        lambda: training_inputs(task, settings, count), count, evaluate, on, partial(as_trained, settings)
-    )
+    batches = partial(training_inputs, task, settings, count)
+    return Data(batches, count, evaluate, on, partial(as_trained, settings))
 
 
 def moments_of(
-    model: Any, data: Data | None, measuring: Measuring, progress: Callable[[int], None] | None = None
+    model: Any,
+    data: Data | None,
+    measuring: Measuring,
+    progress: Callable[[int], None] = lambda examples: None,
 ) -> Moments | None:
     """Read the moments from their file if it exists; else measure them, if there is data, and write it."""
     file = measuring.moments
@@ -173,26 +156,26 @@ def moments_of(
     return found
 
 
-def read_examples(path: str | Path, model: Any, checkpoint: str | Path, at_most: int) -> list[Example]:
+def read_examples(path: Path, model: Any, checkpoint: str | Path, at_most: int) -> list[Example]:
     """Read examples from a .jsonl file, a running text or an image folder."""
-    path, kind = Path(path), type(model).__name__
-    reads_images = model.main_input_name == "pixel_values"
     if not path.exists():
         raise RankriseError(f"There is no data at {str(path)!r}: 'rankrise recipes' lists the recipes.")
-    if path.is_dir() != reads_images:
-        wanted = "a folder with one folder of images per class" if reads_images else "a text or .jsonl file"
-        raise RankriseError(f"{kind} needs {wanted}: pass one in place of {str(path)!r}.")
-    if reads_images:
-        examples = _pictures(path, model, checkpoint)
-    elif path.suffix in JSON:
-        examples = _lines(path, model, checkpoint)
-    elif is_causal(model):
-        examples = _blocks(path, model, checkpoint, at_most)
-    else:
+    is_text = path.is_file() and (is_causal(model) or path.suffix in (".jsonl", ".json"))
+    if is_text == (model.main_input_name == "pixel_values") or (path.is_file() and not is_text):
         raise RankriseError(
-            f"{str(path)!r} is running text, and {kind} needs labels: pass a .jsonl file whose lines have a "
-            '"text" and a "label".'
+            f"{type(model).__name__} cannot take {str(path)!r}: pass a folder with one folder of images per "
+            "class to a model of images, a .jsonl file with texts and labels to a classifier of texts, and "
+            "any text to a language model."
         )
+    prepare = _prepared(checkpoint, "AutoTokenizer" if is_text else "AutoImageProcessor")
+    places = getattr(model.config, "max_position_embeddings", None) or LONGEST
+    length = min(LONGEST, places) if places > 1 else LONGEST
+    if not is_text:
+        examples = _pictures(path, model, prepare)
+    elif path.suffix in (".jsonl", ".json"):
+        examples = _lines(path, model, prepare, length)
+    else:
+        examples = _blocks(path, prepare, length, at_most)
     found = list(islice(examples, at_most))
     if len(found) < 2:
         raise RankriseError(f"{str(path)!r} holds {len(found)} examples: pass at least 2.")
@@ -216,20 +199,19 @@ def batched(examples: Sequence[Example], size: int, model: Any) -> Iterator[Exam
         yield batch
 
 
-def _blocks(path: Path, model: Any, checkpoint: str | Path, at_most: int) -> Iterator[Example]:
+def _blocks(path: Path, tokenizer: Any, length: int, at_most: int) -> Iterator[Example]:
     """The beginning of a text, cut into blocks of tokens."""
-    tokenizer, length = _prepared(checkpoint, "AutoTokenizer"), _length(model)
-    text = _text(path)[: at_most * length * 16]  # more characters than tokens ever take
+    text = path.read_text("utf-8-sig")[: at_most * length * 16]  # more characters than tokens ever take
     tokens = torch.tensor(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
     for block in tokens.split(length):
         if len(block) > 1:
             yield {"input_ids": block, "attention_mask": torch.ones_like(block)}
 
 
-def _lines(path: Path, model: Any, checkpoint: str | Path) -> Iterator[Example]:
+def _lines(path: Path, model: Any, tokenizer: Any, length: int) -> Iterator[Example]:
     """The lines of a .jsonl file, each with a "text", and with a "label" for a classifier."""
-    tokenizer, length, classes = _prepared(checkpoint, "AutoTokenizer"), _length(model), _classes(model)
-    for number, line in enumerate(_text(path).split("\n"), 1):
+    classes = _classes(model)
+    for number, line in enumerate(path.read_text("utf-8-sig").split("\n"), 1):
         if not line.strip():
             continue
         try:
@@ -240,46 +222,41 @@ def _lines(path: Path, model: Any, checkpoint: str | Path) -> Iterator[Example]:
             if not is_causal(model):
                 example["labels"] = classes[row.get("label")]
         except (ValueError, KeyError, TypeError) as error:
-            labels = "" if is_causal(model) else ' and a "label", a class of the model'
             raise RankriseError(
-                f'line {number} of {str(path)!r} must be a JSON object with a "text"{labels}: {error!r}.'
+                f'line {number} of {str(path)!r} must be a JSON object with a "text" and, for a classifier, '
+                f'a "label" that it knows: {error!r}.'
             ) from error
         yield {name: torch.tensor(value) for name, value in example.items()}
 
 
-def _pictures(path: Path, model: Any, checkpoint: str | Path) -> Iterator[Example]:
+def _pictures(path: Path, model: Any, prepare: Any) -> Iterator[Example]:
     """The images in one folder per class, one of each class in turn."""
     image = require("PIL.Image", extra="train", purpose="An image folder")
     folders, classes = sorted(each for each in path.iterdir() if each.is_dir()), _classes(model)
-    named = bool(folders) and all(folder.name in classes for folder in folders)
+    named = all(folder.name in classes for folder in folders)
     if not named and len(folders) != model.config.num_labels:
         raise RankriseError(
             f"{str(path)!r} has {len(folders)} folders, and the model {model.config.num_labels} classes: "
             "make one per class."
         )
     labels = [classes[folder.name] if named else place for place, folder in enumerate(folders)]
-    prepare = _prepared(checkpoint, "AutoImageProcessor")
     files = [[f for f in sorted(folder.iterdir()) if f.suffix.lower() in PICTURES] for folder in folders]
     for of_each_class in zip_longest(*files):
         for label, file in zip(labels, of_each_class, strict=True):
-            if file is None:
-                continue
-            try:
+            if file is not None:
                 with image.open(file) as opened:
                     pixels = prepare(opened.convert("RGB"), return_tensors="pt")["pixel_values"][0]
-            except Exception as error:  # decoders fail in many ways
-                raise RankriseError(f"{str(file)!r} cannot be read ({error}): remove it.") from error
-            yield {"pixel_values": pixels, "labels": torch.tensor(label)}
+                yield {"pixel_values": pixels, "labels": torch.tensor(label)}
 
 
 def _classes(model: Any) -> dict[Any, int]:
     """The numbers of classes by number and by the model's own names."""
-    count, named = getattr(model.config, "num_labels", 0), getattr(model.config, "label2id", None) or {}
-    by_name = {str(name): number for name, number in named.items() if number in range(count)}
-    return {number: number for number in range(count)} | by_name
+    numbers, named = range(model.config.num_labels), model.config.label2id or {}
+    by_name = {str(name): number for name, number in named.items() if number in numbers}
+    return {number: number for number in numbers} | by_name
 
 
-def _prepared(checkpoint: str | Path, kind: str) -> Any:
+def _prepared(checkpoint: str | Path, kind: Literal["AutoTokenizer", "AutoImageProcessor"]) -> Any:
     """The checkpoint's tokenizer or image processor; a folder is read without asking the Hub."""
     transformers = require("transformers", extra="transformers", purpose="A tokenizer or image processor")
     try:
@@ -288,20 +265,5 @@ def _prepared(checkpoint: str | Path, kind: str) -> Any:
         if kind == "AutoTokenizer" and not found("a text")["input_ids"]:  # made although files are missing
             raise ValueError("it is empty")
     except Exception as error:
-        what = "tokenizer" if kind == "AutoTokenizer" else "image processor"
-        raise RankriseError(
-            f"{str(checkpoint)!r} has no {what} that can be read ({type(error).__name__}): save it there."
-        ) from error
+        raise RankriseError(f"{str(checkpoint)!r} has no {kind[4:]} to read ({error}): save it.") from error
     return found
-
-
-def _length(model: Any) -> int:
-    places = getattr(model.config, "max_position_embeddings", None)
-    return min(LONGEST, places) if isinstance(places, int) and places > 1 else LONGEST
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise RankriseError(f"{path} is not text ({error.reason}): save it as UTF-8.") from error

@@ -48,15 +48,6 @@ def test_texts_are_padded_so_that_a_classifier_finds_their_end(kind: str, tmp_pa
     assert float(together) == pytest.approx(float(alone), rel=1e-5)
 
 
-def test_a_classifier_without_a_padding_token_takes_one_text_at_a_time(tmp_path: Path) -> None:
-    model = reading("gpt2", padding=None)
-    examples(model, tmp_path, ROWS)
-    path = str(tmp_path / "data.jsonl")
-    read_data(model, tmp_path, Measuring(data=path, batch_size=1))
-    with pytest.raises(RankriseError, match=r"--batch_size 1"):
-        read_data(model, tmp_path, Measuring(data=path))
-
-
 @pytest.mark.parametrize("size", [1, 4])
 def test_the_loss_of_texts_of_any_length_is_the_mean_over_their_tokens(size: int, tmp_path: Path) -> None:
     model = made("gpt2")

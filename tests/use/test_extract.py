@@ -74,28 +74,12 @@ def test_what_an_adapter_holds_is_what_peft_gives_back(
     base = made(name, dtype)
     tuned = changed(base, size)
     adapter = use.extract(base, tuned, rank=3, rest=rest, uniform=False)
-    folder = adapter.save(tmp_path / "adapter", dtype=torch.bfloat16)
+    folder = adapter.save(tmp_path / "adapter")
     have = merged(base, folder)
     if name == "gpt2":  # PEFT unties what it keeps whole
         have.lm_head.weight = have.transformer.wte.weight
-    held = json.loads((folder / "rankrise.json").read_text())["held"]
-    assert held == pytest.approx(share_held(base, tuned, have), abs=1e-4)
-    if dtype == torch.bfloat16:
-        assert adapter.held == held
-
-
-def test_what_is_left_out_is_named_with_its_share() -> None:
-    base = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(4, 3))
-    tuned = changed(base)
-    adapter = use.extract(base, tuned, rank=3, rest="leave")
-    pairs = zip(tuned.named_parameters(), base.parameters(), strict=True)
-    squares = {name: float((after - before).square().sum()) for (name, after), before in pairs}
-    shares = {name: square / sum(squares.values()) for name, square in squares.items()}
-    assert adapter.kept == pytest.approx(1)
-    assert adapter.held == pytest.approx(shares.pop("2.weight"), rel=1e-4)
-    assert adapter.holds.left_out == pytest.approx(shares)
-    assert list(adapter.holds.left_out) == sorted(shares, key=shares.get, reverse=True)
-    assert use.extract(base, tuned, rank=3).held == pytest.approx(1)
+    assert adapter.held == pytest.approx(share_held(base, tuned, have), abs=1e-4)
+    assert json.loads((folder / "rankrise.json").read_text())["held"] == adapter.held
 
 
 def test_every_scale_is_1_and_each_key_matches_one_module(tmp_path: Path) -> None:
@@ -192,7 +176,7 @@ def test_budgets() -> None:
     one = use.extract(base, tuned, rank=2)
     assert set(one.ranks.values()) == {2}
     free = use.extract(base, tuned, rank=2, uniform=False)
-    assert 0.98 * one.parameters < free.parameters <= one.parameters == one.parameters_at(2)
+    assert 0.98 * one.parameters < free.parameters <= one.parameters
     assert free.kept > one.kept
     share = use.extract(base, tuned, keep=0.5, uniform=False)
     assert 0.5 <= share.kept < 0.55
@@ -229,7 +213,6 @@ def resized() -> Any:
         (llama, {"rank": 1, "keep": 0.5}, "rank and keep"),
         (llama, {"gain": 0.9}, "evaluate"),
         (llama, {"rank": 1, "evaluate": lambda model: {"accuracy": 1.0}}, "accuracy"),
-        (lambda: changed(made("llama")), {"keep": 0.99, "largest": 1}, "largest"),
         (lambda: made("gpt2"), {"rank": 1}, "different architectures"),
         (resized, {"rank": 1}, "embed_tokens.weight"),
         (lambda: llama(num_hidden_layers=3), {"rank": 1}, r"layers\.2\."),

@@ -1,5 +1,6 @@
 """Second moments against gradients of single examples, for every kind of layer; weighting by them helps."""
 
+import warnings
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -88,55 +89,28 @@ def test_a_layer_that_is_used_twice_and_one_that_is_not_used() -> None:
         use.extract(model, tuned, rank=1, moments=found)
 
 
-def test_long_sides_are_blocked_or_diagonal(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows, sums = torch.randn(6, 10), [Sum(10), Sum(4), Sum(4)]
-    for each in sums[:2]:
+def test_long_sides_have_blocks() -> None:
+    rows, whole, blocked = torch.randn(6, 10), Sum(10), Sum(4)
+    for each in (whole, blocked):
         each.add(rows, 2.0)
-    monkeypatch.setattr("rankrise.use._gathered.DIAGONAL_ABOVE", 9)
-    sums[2].add(rows, 2.0)
-    whole, blocked, diagonal = sums
     dense = 2 * rows.mT @ rows
     assert torch.allclose(whole.blocks[0], dense, atol=1e-5)
     assert [len(block) for block in blocked.blocks] == [4, 3, 3]
     assert torch.allclose(blocked.blocks[1], dense[4:7, 4:7], atol=1e-5)
-    assert torch.allclose(diagonal.blocks[0], dense.diagonal(), atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["llama", "vit"])
-def test_layers_that_read_one_tensor_share_the_c_that_each_has_alone(name: str) -> None:
-    def loss(model: Any, batch: Any) -> Tensor:
-        """Every token takes part."""
-        squares: Tensor = model(**batch).logits.square()
-        return squares.mean()
-
-    model = made(name)
-    batches = [inputs(model), inputs(model, seed=1)]
-    together = use.moments(model, batches, loss)
-    found = together.inputs
-    for layer in list(found)[::3]:
-        alone = use.moments(model, batches, loss, only=lambda other, layer=layer: other == layer)
-        assert torch.allclose(found[layer].blocks[0], alone.inputs[layer].blocks[0], rtol=1e-4, atol=1e-6)
-        assert together.tokens[layer] == alone.tokens[layer]
-    if name == "llama":
-        assert found["model.layers.0.mlp.gate_proj"] is found["model.layers.0.mlp.up_proj"]
-        assert found["model.layers.0.self_attn.o_proj"] is not found["model.layers.0.mlp.down_proj"]
-    if name == "vit":  # in the last layer, a classifier reads the class token's query alone
-        q, k, v = (found[f"vit.layers.1.attention.{role}_proj"] for role in "qkv")
-        assert q is not k is v
-
-
-def test_layers_that_part_in_a_later_batch_have_sums_of_their_own() -> None:
+def test_only_tokens_that_the_gradient_reaches_count() -> None:
     def loss(model: Any, batch: dict[str, Tensor]) -> Tensor:
         one, other = model["one"](batch["x"]), model["other"](batch["x"])
         return (one * batch["first"][:, None]).sum() + other.sum()
 
     model = nn.ModuleDict({"one": nn.Linear(3, 2), "other": nn.Linear(3, 2)})
     x, y = torch.randn(4, 3), torch.randn(4, 3)
-    half = torch.tensor([1.0, 1.0, 0.0, 0.0])
-    batches = [{"x": x, "first": torch.ones(4)}, {"x": y, "first": half}, {"x": y, "first": 0 * half}]
-    found = use.moments(model, batches, loss).inputs
-    assert torch.allclose(found["one"].blocks[0], (x.mT @ x + y[:2].mT @ y[:2]) / 6, atol=1e-6)
-    assert torch.allclose(found["other"].blocks[0], (x.mT @ x + 2 * y.mT @ y) / 12, atol=1e-6)
+    batches = [{"x": x, "first": torch.ones(4)}, {"x": y, "first": torch.tensor([1.0, 1.0, 0.0, 0.0])}]
+    found = use.moments(model, batches, loss)
+    assert torch.allclose(found.inputs["one"].blocks[0], (x.mT @ x + y[:2].mT @ y[:2]) / 6, atol=1e-6)
+    assert torch.allclose(found.inputs["other"].blocks[0], (x.mT @ x + y.mT @ y) / 8, atol=1e-6)
+    assert found.tokens == {"one": 6, "other": 8}
 
 
 def test_moments_of_fewer_tokens_than_inputs_are_warned_of_when_measured_and_when_read(tmp_path) -> None:
@@ -147,23 +121,21 @@ def test_moments_of_fewer_tokens_than_inputs_are_warned_of_when_measured_and_whe
         x = torch.randn(examples, 6)
         return use.moments(model, [x], lambda model, x: model(x).square().mean(), **options)
 
-    with pytest.warns(UserWarning, match="2 of 3 layers") as caught:
+    with pytest.warns(UserWarning, match="2 of 3 layers"):
         found = measured(3)
-    assert caught[0].filename == __file__
     found.save(tmp_path / "moments")
     with pytest.warns(UserWarning, match="2 of 3 layers"):
         use.Moments.load(tmp_path / "moments")
-    for enough in (measured(4), measured(3, block=3)):
-        assert enough.too_few is None
-        assert enough.to_dict()["fewest_tokens"] == enough.examples
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        measured(4)
+        measured(3, block=3)
 
 
 def test_moments_come_back_from_their_file(tmp_path: Path) -> None:
     model = made("llama")
     found = use.moments(model, [inputs(model)], use.sampled, block=10, about={"seed": 3})
     again = use.Moments.load(found.save(tmp_path / "moments.safetensors"))
-    shared, shared_again = (len(set(map(id, each.inputs.values()))) for each in (found, again))
-    assert shared == shared_again < len(found.inputs)
     assert again.to_dict() == found.to_dict()
     assert (again.about["block"], again.about["seed"]) == (10, 3)
     for side in ("inputs", "outputs"):
@@ -215,16 +187,12 @@ def test_fisher_weights_keep_more_of_the_gain_than_plain_svd() -> None:
 
 
 def test_mistakes_are_named(tmp_path: Path) -> None:
-    model, wide = nn.Sequential(nn.Linear(2, 2)), nn.Sequential(nn.Linear(3, 2))
-    x = [torch.ones(2, 2)]
-    found = use.moments(model, x, lambda model, batch: model(batch).mean())
-    with pytest.raises(RankriseError, match="moments of 0 are of 2 inputs"):
-        use.extract(wide, changed(wide), rank=1, moments=found)
-    with pytest.raises(RankriseError, match="no batch"):
+    model, x = nn.Sequential(nn.Linear(2, 2)), [torch.ones(2, 2)]
+    with pytest.raises(RankriseError, match="batch"):
         use.moments(model, [], square_loss)
     with pytest.raises(RankriseError, match="nan"):
         use.moments(model, x, lambda model, batch: model(batch).mean() * float("nan"))
-    with pytest.raises(RankriseError, match="no linear layer"):
+    with pytest.raises(RankriseError, match="linear layer"):
         use.moments(model, x, lambda model, batch: batch.sum())
     save_file({"weight": torch.eye(2)}, tmp_path / "moments")
     with pytest.raises(RankriseError, match="holds no moments"):

@@ -36,8 +36,7 @@ def test_from_two_folders_to_an_adapter_with_a_measured_loss(name, data, folders
     assert measured["gain"] == pytest.approx((initial - cut) / (initial - trained))
     assert found["measured_on"].startswith("14 held-out" if name == "gpt2" else "10 held-out")
     assert len({row["rank"] for row in found["matrices"]}) > 1
-    assert found["parameters"] <= found["budget"] == 4 * sum(sum(row["shape"]) for row in found["matrices"])
-    assert found["kept_of"] == "weighted square"
+    assert found["parameters"] <= 4 * sum(sum(row["shape"]) for row in found["matrices"])
     assert 0 < found["held"] < 1
     facts = {
         "data": str(here / data),
@@ -65,22 +64,16 @@ def test_without_data_a_plain_svd_and_a_table(folders, capsys) -> None:
     printed = " ".join(capsys.readouterr().out.split())
     assert re.search(r"transformer\.h\.\*\.attn\.c_attn 2 48x16 8 [\d.]+%", printed)
     assert re.search(r"The adapter holds [\d.]+% of everything", printed)
-    assert re.search(r"Warning: left out, [\d.]+% of the change: transformer.wte.weight [\d.]+%", printed)
+    assert "Warning: left out: transformer.wte.weight" in printed
     main(["extract", *models, "--data", str(here / "gpt2.txt"), "--rank", "2", "--out", str(here / "b")])
-    assert "Rank 2 is a budget of" in " ".join(capsys.readouterr().out.split())
-    main(["shrink", str(here / "a"), "--rank", "40", "--out", str(here / "c")])
-    assert "no more than rank 8" in " ".join(capsys.readouterr().out.split())
+    assert "The parameters of rank 2" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_loss_that_did_not_fall_has_no_share_that_is_kept(folders, capsys) -> None:
     here, swapped = folders["here"], [str(folders["gpt2"] / part) for part in ("tuned", "base")]
     swapped += ["--data", str(here / "gpt2.txt")]
-    main(["extract", *swapped, "--rank", "2", "--out", str(here / "a"), "--json"])
-    printed = capsys.readouterr()
-    measured = json.loads(printed.out)["measured"]
-    assert measured["base"]["loss"] < measured["tuned"]["loss"]
-    assert measured["gain"] is None
-    assert measured["no_gain"] in printed.err
+    main(["extract", *swapped, "--rank", "2", "--out", str(here / "a")])
+    assert "swapped?" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="2"):
         main(["extract", *swapped, "--gain", "0.9", "--out", str(here / "c")])
     assert "swapped" in capsys.readouterr().err
@@ -121,7 +114,7 @@ def test_images_in_folders_and_curves_that_are_measured_once(folders, capsys) ->
     assert {curve["group"] for curve in answer(capsys, *words, "--groups", "q")["curves"]} == {"q"}
     kept = json.loads((here / "curves/truncation.json").read_text())
     assert sorted(map(str, kept["curves"])) == sorted(map(str, found["curves"]))
-    for others, named in ((["--ranks", "1"], "ranks"), (["--labels", "data"], "labels"), ([], "weights")):
+    for others, named in ((["--gain", "0.5"], "gain"), (["--labels", "data"], "labels"), ([], "weights")):
         if named == "weights":
             changed(model).save_pretrained(folders["vit"] / "tuned")
         with pytest.raises(SystemExit):
@@ -139,11 +132,12 @@ def test_a_run_of_ours_brings_its_initial_weights_and_its_data(tmp_path: Path, c
     )  # fmt: skip
     run, config = tmp_path / "run", tmp_path / "lora.json"
     train(settings, run)
-    words = ["--groups", "all,kq", "--examples", 200, "--ranks", "2,16", "--config", config]
+    words = ["--groups", "all,kq", "--examples", 200, "--config", config]
     found = answer(capsys, "truncate", run, *words)
     assert json.loads(config.read_text()) == found["config"]
     curves = {(curve["group"], curve["method"]): curve for curve in found["curves"]}
     assert found["config"]["r"] == max(curves["all", "weighted"]["ranks"].values())
+    assert "KQ" in {curve["group"] for curve in found["curves"]}
     for way in (("all", "plain"), ("KQ", "plain")):
         assert curves[way]["points"][-1]["gain"] == pytest.approx(1, abs=0.01)
     steps = [json.loads(line) for line in (run / "steps.jsonl").read_text().splitlines()]
@@ -171,7 +165,7 @@ def test_a_run_of_ours_brings_its_initial_weights_and_its_data(tmp_path: Path, c
         ("shrink gpt2/base --out a --base gpt2/base", "--base and --data"),
         ("truncate gpt2/base gpt2/tuned", "--data"),
         ("truncate run --data gpt2.txt", "run is not a run of 'rankrise train'"),
-        ("truncate gpt2/base bare --data gpt2.txt", "'bare' has no tokenizer"),
+        ("truncate gpt2/base bare --data gpt2.txt", "'bare' has no Tokenizer"),
     ],
 )
 def test_mistakes_are_named_and_nothing_is_written(words, named, folders, capsys, monkeypatch) -> None:
