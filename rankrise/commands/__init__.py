@@ -1,6 +1,6 @@
 """The command line: each command is a typed function; its parameters and docstring are its flags and help.
 
-To add a command, write the function and list its name and module in `COMMANDS`. Import heavy modules inside
+To add a command, write the function and list its name and module in `MODULES`. Import heavy modules inside
 the function, so that `rankrise --help` stays instant.
 """
 
@@ -15,23 +15,16 @@ from rankrise import RankriseError, __version__
 from rankrise.commands.flags import Command, parsed, summary
 from rankrise.show.console import plain_warnings
 
-COMMANDS = {
-    "predict": "theory",
-    "flow": "theory",
-    "toy": "toy",
-    "recipes": "recipes",
-    "train": "train",
-    "sweep": "sweep",
-    "watch": "watch",
-    "figures": "runs",
-    "claims": "runs",
-    "report": "runs",
-    "compare": "compare",
-    "extract": "extract",
-    "shrink": "shrink",
-    "truncate": "truncate",
-    "history": "history",
+MODULES = {
+    "theory": ("predict", "flow"),
+    "training": ("recipes", "toy", "train", "sweep"),
+    "watching": ("watch", "compare", "history"),
+    "runs": ("figures", "claims", "report"),
+    "truncate": ("truncate",),
+    "extract": ("extract",),
+    "shrink": ("shrink",),
 }
+COMMANDS = {command: module for module, commands in MODULES.items() for command in commands}
 """The module of each command."""
 
 
@@ -66,11 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def command_of(name: str) -> Command:
-    """Import a command's function.
-
-    >>> command_of("train").__name__
-    'train'
-    """
+    """Import a command's function."""
     command: Command = getattr(import_module(f"rankrise.commands.{COMMANDS[name]}"), name)
     return command
 

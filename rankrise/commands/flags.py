@@ -69,13 +69,10 @@ def parser_of(name: str, command: Command) -> argparse.ArgumentParser:
         elif one.kind is one.KEYWORD_ONLY:
             _add_flag(parser, one.name, hint, one.default, text)
         else:
-            word, count = one.name.upper(), None
-            if one.default is not one.empty:
-                word, count = f"[{word}]", "?"
-            elif get_origin(hint) is list:
-                word, count = f"{word}...", "+"
-            usage.append(word)
-            parser.add_argument(one.name, metavar=one.name.upper(), nargs=count, help=_help(text))
+            word = one.name.upper()
+            count = "?" if one.default is not one.empty else "+" if get_origin(hint) is list else None
+            usage.append({"?": f"[{word}]", "+": f"{word}..."}.get(count or "", word))
+            parser.add_argument(one.name, metavar=word, nargs=count, help=_help(text))
     parser.usage = " ".join([*usage, "[flags]"])
     return parser
 
@@ -116,8 +113,8 @@ def _help(text: str) -> str:
 
 def _placeholder(hint: Any) -> str:
     """The value's stand-in in the help."""
-    if get_origin(hint) is tuple:
-        return f"{_placeholder(get_args(hint)[0])},..."
     if get_origin(hint) is Literal:
         return "{" + ",".join(get_args(hint)) + "}"
-    return {int: "N", float: "X", bool: "yes|no", Path: "PATH"}.get(hint, "TEXT")
+    return {int: "N", float: "X", bool: "yes|no", Path: "PATH", tuple: "A,B,..."}.get(
+        get_origin(hint) or hint, "TEXT"
+    )

@@ -2,13 +2,12 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from rankrise.runs import Run
+from typing import Any
 
 
-def figures(runs: list[str], *, only: str | None = None, out: Path | None = None, json: bool = False) -> None:
+def figures(
+    runs: list[str], *, only: tuple[str, ...] = (), out: Path | None = None, json: bool = False
+) -> None:
     """Draw the paper's figures from runs: PNG, SVG, and the data as CSV.
 
     A toy run has Figures 3 and 6 to 10, of its first seed, and descent beside flow. Tracked runs have Figures
@@ -18,8 +17,7 @@ def figures(runs: list[str], *, only: str | None = None, out: Path | None = None
     Args:
         runs: folders of runs, or of sweeps; one toy run at most.
         only: some of the figures, such as 6,7,descent; all that the runs have the data for if not given.
-        out: folder for the files; figures in the run's folder if not given, or beside the first of several
-            folders.
+        out: folder for the files; default: figures in the run's folder, or beside the first of several.
         json: print the paths as JSON.
     """
     from rankrise.foundations.files import to_json
@@ -28,10 +26,9 @@ def figures(runs: list[str], *, only: str | None = None, out: Path | None = None
 
     opened = _open(runs)
     with bar("drawing", total=1.0) as move_to:
-        drawn, skipped = draw_figures(opened, out or _place(runs, "figures"), _names(only), move_to)
+        drawn, skipped = draw_figures(opened, out or _place(runs, "figures"), only or None, move_to)
     if json:
-        paths = {name: [str(path) for path in files] for name, files in drawn.items()}
-        print(to_json({"drawn": paths, "skipped": skipped}))
+        print(to_json({"drawn": drawn, "skipped": skipped}))
         return
     for name, files in drawn.items():
         print(f"Figure {name}: {', '.join(map(str, files))}")
@@ -42,7 +39,7 @@ def figures(runs: list[str], *, only: str | None = None, out: Path | None = None
 def claims(
     runs: list[str],
     *,
-    only: str | None = None,
+    only: tuple[str, ...] = (),
     judge: bool = False,
     all: bool = False,
     why: bool = False,
@@ -56,13 +53,13 @@ def claims(
 
     Args:
         runs: one or more folders of runs, or of sweeps.
-        only: judge these claims only, names with commas between them; all if not given.
+        only: judge these claims only; all if not given.
         judge: also give verdicts on runs that a claim is not about: fine-tunings, your own runs, and runs
             that have hardly learned.
         all: show each claim's statement, its effect in every layer with an interval, and every number.
         why: the same as --all, with the reason for each threshold.
-        out: file for the verdicts; default: claims.json in the run's folder, or beside the first of several
-            folders. With --only, none.
+        out: file for the verdicts; default: claims.json in the run's folder, or beside the first of several;
+            with --only, none.
         json: print everything as JSON instead of a table.
     """
     from rankrise.claims import check_claims, write_claims
@@ -70,7 +67,7 @@ def claims(
     from rankrise.show.console import safe_console
     from rankrise.show.verdicts import print_measures, print_verdicts
 
-    checked = check_claims(_open(runs), _names(only), everything=judge)
+    checked = check_claims(_open(runs), only or None, everything=judge)
     kept = out or (None if only else _place(runs, "claims.json"))
     if kept is not None:
         write_claims(kept, checked)
@@ -93,8 +90,7 @@ def report(runs: list[str], *, out: Path | None = None, judge: bool = False, jso
 
     Args:
         runs: one or more folders of runs, or of sweeps.
-        out: file to write; report.html in the run's folder if not given, or beside the first of several
-            folders.
+        out: file to write; default: report.html in the run's folder, or beside the first of several.
         judge: also give verdicts on runs that a claim is not about, such as fine-tunings.
         json: print each page's path, size and runs as JSON.
     """
@@ -102,24 +98,17 @@ def report(runs: list[str], *, out: Path | None = None, judge: bool = False, jso
     from rankrise.show.console import size
     from rankrise.show.report import write_pages
 
-    pages: list[dict[str, Any]] = [
-        {
-            "page": str(page.path.resolve()),
-            "bytes": page.path.stat().st_size,
-            "runs": [run.name for run in page.runs],
-        }
-        for page in write_pages(_open(runs), out or _place(runs, "report.html"), judge)
-    ]
+    rows = []
+    for page in write_pages(_open(runs), out or _place(runs, "report.html"), judge):
+        path, names = page.path.resolve(), [run.name for run in page.runs]
+        rows.append({"page": path, "bytes": path.stat().st_size, "runs": names})
+        if not json:
+            print(f"Open {path} ({size(path.stat().st_size)}) in a browser. It shows {', '.join(names)}.")
     if json:
-        print(to_json({"pages": pages}))
-        return
-    for page in pages:
-        print(
-            f"Open {page['page']} ({size(page['bytes'])}) in a browser. It shows {', '.join(page['runs'])}."
-        )
+        print(to_json({"pages": rows}))
 
 
-def _open(folders: list[str]) -> "list[Run]":
+def _open(folders: list[str]) -> list[Any]:
     """Open runs; note on standard error which are not finished."""
     from rankrise import runs
 
@@ -134,7 +123,3 @@ def _place(folders: list[str], name: str) -> Path:
     """Where to write what is made of runs: in the folder of one, or beside the first of several."""
     first = Path(folders[0])
     return (first if len(folders) == 1 else first.absolute().parent) / name
-
-
-def _names(only: str | None) -> list[str] | None:
-    return None if only is None else [name.strip() for name in only.split(",")]

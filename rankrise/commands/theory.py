@@ -2,17 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.objective import Objective
-from rankrise.foundations.settings import check as check_settings
-from rankrise.foundations.settings import setting
 
 if TYPE_CHECKING:
     from rankrise.predict import Stages
-    from rankrise.predict.types import Flow
 
 
 @dataclass(frozen=True)
@@ -23,23 +19,20 @@ class NetworkSettings:
     """One attention head (Eq. 1), a transformer (Example 3.2), or a linear network."""
     weights: Literal["diagonal", "full"] = "diagonal"
     """Diagonal, as in the paper's theorem, or full, beyond it (for the head and the linear network)."""
-    dimension: int = setting(8, at_least=1)
+    dimension: int = 8
     """Embedding dimension d; the paper's toy has 50."""
-    tokens: int = setting(10, at_least=1)
+    tokens: int = 10
     """Tokens per sample."""
-    samples: int = setting(200, at_least=1)
+    samples: int = 200
     """Training samples; the paper's toy has 1000."""
-    layers: int = setting(2, at_least=1)
+    layers: int = 2
     """Layers of the transformer."""
-    heads: int = setting(2, at_least=1)
+    heads: int = 2
     """Heads per layer of the transformer."""
     objective: Objective = "squared"
     """Squared error, or cross-entropy with the teacher's likelihoods or its likeliest class."""
-    seed: int = setting(0, at_least=0)
+    seed: int = 0
     """Seed of the data and the teacher; seed + 1 draws the initialisation of a flow."""
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 def predict(
@@ -47,7 +40,6 @@ def predict(
     settings: Annotated[Mapping[str, Any], NetworkSettings],
     until: float = 4.0,
     check: bool = False,
-    out: Path | None = None,
     json: bool = False,
 ) -> None:
     """Say which coordinate of a diagonal network is learned when, in the limit of a vanishing initialisation.
@@ -58,20 +50,22 @@ def predict(
     Args:
         until: rescaled time t / log(1/alpha) at which to stop.
         check: also check the theory's assumptions at every stage.
-        out: folder for stages.json.
         json: print JSON instead of the table.
     """
+    from rankrise.foundations.files import to_json
     from rankrise.predict import check_assumptions
+    from rankrise.show.stages import print_stages
 
     network = _network(NetworkSettings(**settings))
     stages = _stages(network, until)
-    result = stages.to_dict(network.label)
-    if check and stages:
-        result["assumptions"] = check_assumptions(network, stages).to_dict()
-    _tell(result, network, stages, None, out, json)
-    for one in result.get("assumptions", {}).values() if not json else ():
-        verdict = "holds" if one["holds"] else "does not hold"
-        print(f"{one['name']}: {verdict}; {one['meaning']}: {one['margin']:.3g}")
+    checked = check_assumptions(network, stages) if check and stages else None
+    if json:
+        found = {} if checked is None else {"assumptions": checked.to_dict()}
+        print(to_json(stages.to_dict(network.label) | found))
+        return
+    print_stages(stages, network.label)
+    if checked is not None:
+        print(f"The theory's assumptions. {checked}")
 
 
 def flow(
@@ -79,8 +73,6 @@ def flow(
     settings: Annotated[Mapping[str, Any], NetworkSettings],
     log10_alpha: float = -32.0,
     until: float = 4.0,
-    tolerance: float = 1e-5,
-    out: Path | None = None,
     json: bool = False,
 ) -> None:
     """Train a diagonal network by exact gradient flow from an initialisation of scale alpha, however small.
@@ -91,28 +83,28 @@ def flow(
     Args:
         log10_alpha: the initialisation scale as a power of ten, below 0; -1000 is fine.
         until: rescaled time t / log(1/alpha) at which to stop.
-        tolerance: error allowed per step, in log|a| / log(1/alpha).
-        out: folder for flow.json.
         json: print JSON instead of the table.
     """
+    from rankrise.foundations.files import to_json
     from rankrise.predict import compare, gradient_flow, random_start
     from rankrise.show.progress import bar
+    from rankrise.show.stages import print_stages
 
     wanted = NetworkSettings(**settings)
     network = _network(wanted)
     start = random_start(network, seed=wanted.seed + 1)
     with bar("gradient flow", until, unit="rescaled time") as move_to:
-        solved = gradient_flow(network, *start, log10_alpha, until, tolerance, progress=move_to)
+        solved = gradient_flow(network, *start, log10_alpha, until, progress=move_to)
     stages = _stages(network, until)
     compared = compare(stages, solved)
-    errors = ("largest_time_error", "largest_point_error")
-    result = solved.to_dict() | {"predicted": stages.to_dict(network.label)}
-    _tell(result | {name: getattr(compared, name) for name in errors}, network, stages, solved, out, json)
-    if not json:
-        error = compared.largest_time_error
-        late = "No plateau has its middle within the flow: raise --until to compare stage times."
-        print(f"{solved.message} {solved.gradients} gradients.")
-        print(late if error != error else f"Largest error of a stage time: {100 * error:.2f} %.")
+    error = compared.largest_time_error  # nan if no plateau has its middle within the flow
+    if json:
+        errors = {"largest_time_error": error, "largest_point_error": compared.largest_point_error}
+        print(to_json(solved.to_dict() | {"predicted": stages.to_dict(network.label)} | errors))
+        return
+    print_stages(stages, network.label, solved)
+    print(f"{solved.message} {solved.gradients} gradients.")
+    print(f"Largest error of a stage time: {100 * error:.2f} %.")
 
 
 def _network(settings: NetworkSettings) -> Any:
@@ -136,24 +128,3 @@ def _stages(network: Any, until: float) -> "Stages":
     most = network.size if hasattr(network, "size") else sum(map(min, network.shapes))
     with bar("stages", most, unit="stages") as move_to:
         return greedy(network, until=until, progress=move_to)
-
-
-def _tell(
-    result: Mapping[str, Any],
-    network: Any,
-    stages: "Stages",
-    solved: "Flow | None",
-    out: Path | None,
-    json: bool,
-) -> None:
-    """Write the result to `out`; print it as JSON, or its stages as a table."""
-    from rankrise.foundations.files import to_json, write_json
-    from rankrise.show.stages import print_stages
-
-    name = "stages" if solved is None else "flow"
-    if out is not None:
-        write_json(out / f"{name}.json", result)
-    if json:
-        print(to_json(result))
-    else:
-        print_stages(stages, network.label, solved)

@@ -24,7 +24,7 @@ def test_plan_and_run_in_words_and_in_json(series, tmp_path, capsys):
     words = ["history", str(series), "--matrices=*.up", "--log-spaced", "3"]
     main([*words, "--plan"])
     shown = capsys.readouterr().out
-    for part in ("3 of 5 checkpoints", "measured against step0", "no step: main", "to read: 180 bytes"):
+    for part in ("3 of 5 checkpoints", "measured against: step0", "no step: main", "to read: 180 bytes"):
         assert part in shown
     main([*words, "--plan", "--json"])
     plan = json.loads(capsys.readouterr().out)["plan"]

@@ -15,25 +15,26 @@ FULL = [*SMALL, "--weights", "full"]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flags", [SMALL, FULL])
-def test_predict_prints_every_number_of_the_stages(flags, capsys, tmp_path):
-    main(["predict", *flags, "--until", "100", "--check", "--json", "--out", str(tmp_path)])
+def test_predict_prints_every_number_of_the_stages(flags, capsys):
+    main(["predict", *flags, "--until", "100", "--check", "--json"])
     printed = json.loads(capsys.readouterr().out)
     network = predict.full_head(2, 3, 20) if flags is FULL else predict.diagonal_head(2, 3, 20)
     stages = predict.greedy(network, until=100)
     assert [row["time"] for row in printed["stages"]] == pytest.approx([stage.time for stage in stages])
     assert printed["stages"][0]["label"][:2] in ("KQ", "VO")
     assert set(printed["assumptions"]) == set(predict.check_assumptions(network, stages).to_dict())
-    assert json.loads((tmp_path / "stages.json").read_text()) == printed
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flags", [SMALL, FULL])
-def test_flow_prints_predicted_and_measured_times(flags, capsys, tmp_path):
-    main(["flow", *flags, "--log10_alpha", "-40", "--until", "4", "--out", str(tmp_path)])
+def test_flow_prints_predicted_and_measured_times(flags, capsys):
+    command = ["flow", *flags, "--log10_alpha", "-40", "--until", "4"]
+    main(command)
     printed = capsys.readouterr().out
     assert "T_k" in printed
     assert ("Mixing: ordered" in printed) == (flags is FULL)
-    record = json.loads((tmp_path / "flow.json").read_text())
+    main([*command, "--json"])
+    record = json.loads(capsys.readouterr().out)
     assert record["ending"] == "reached"
     assert record["largest_time_error"] < 0.1
 

@@ -104,7 +104,6 @@ def test_parts_of_a_table_can_be_trained_apart_and_choices_added_but_not_changed
         (["--set", "seed=1,2"], "seed"),
         (["--seeds", "many"], "many"),
         (["--only", "bias"], "bias"),
-        (["--dask", "local", "--slurm", "partition=gpu"], "--dask"),
         (["--slurm", "partition"], "name=value"),
         (["--dask", "carrier-pigeon://here"], "carrier-pigeon"),
     ],

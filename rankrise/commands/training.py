@@ -1,0 +1,239 @@
+"""`rankrise recipes`, `toy`, `train` and `sweep`: the experiments of the package, and your own."""
+
+import itertools
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated, Any
+
+from rankrise.recipes.toy_settings import ToySettings
+from rankrise.recipes.train_settings import TrainSettings
+
+
+def recipes(recipe: str | None = None, *, json: bool = False) -> None:
+    """List the recipes: what each reproduces, how long it takes and the number it should reach.
+
+    Pass a recipe's name to 'rankrise train' or 'rankrise sweep', or to 'rankrise toy --recipe'.
+
+    Args:
+        recipe: the name of one, to show its file, from which you can write your own.
+        json: print them as JSON.
+    """
+    import textwrap
+
+    from rankrise.foundations.files import to_json
+    from rankrise.recipes.files import about, choices_in, find, names, settings_in
+
+    rows: list[dict[str, Any]] = []
+    for name in [recipe] if recipe else names():
+        known, contents = about(name), {"settings": settings_in(name), "choices": choices_in(name)}
+        rows.append({"name": name, "path": find(name), "about": known and vars(known), **contents})
+    if json:
+        print(to_json(rows))
+    elif recipe:
+        print(f"# {find(recipe)}\n{find(recipe).read_text(encoding='utf-8')}", end="")
+    else:
+        for row in rows:
+            print(row["name"])
+            for label, text in row["about"].items():
+                print(textwrap.fill(f"{label}: {text}", 78, initial_indent="  ", subsequent_indent="  "))
+
+
+def toy(
+    run: Path,
+    *,
+    settings: Annotated[Mapping[str, Any], ToySettings],
+    quick: bool = False,
+    recipe: str | None = None,
+    workers: int | None = None,
+    json: bool = False,
+) -> None:
+    """Train small attention networks from tiny weights, exactly and by descent, beside Algorithm 1.
+
+    Without flags the settings are the paper's; a recipe or --quick replaces them, and a flag replaces one of
+    those. An interrupted run resumes: the same command goes on where it stopped.
+
+    Args:
+        run: folder of the run, new or to be resumed.
+        quick: a small size, about a minute on two cores.
+        recipe: the name of a recipe ('rankrise recipes' lists them), or a YAML file of settings.
+        workers: processes that work at the same time; as many as there are cores if not given.
+        json: print what was run as JSON.
+    """
+    from rankrise.foundations.device import allowed_cores
+    from rankrise.foundations.files import to_json
+    from rankrise.foundations.provenance import command_line
+    from rankrise.recipes.toy_settings import read_recipe
+    from rankrise.record.folder import has_run
+    from rankrise.runs import open_toy
+    from rankrise.runs.toy.pieces import pieces_of
+    from rankrise.show.progress import bar
+    from rankrise.toy import QUICK, run_toy
+
+    wanted = QUICK if quick else ToySettings() if recipe is None else read_recipe(recipe)
+    if has_run(run) and not (quick or recipe or settings):  # to resume, the folder alone is enough
+        wanted = open_toy(run).settings
+    wanted = wanted.changed(settings, "the command line")
+    with bar("toy experiments", len(pieces_of(wanted)), unit="experiments") as move_to:
+        done = run_toy(run, wanted, workers or allowed_cores(), command_line(), progress=move_to)
+    if json:
+        print(to_json({"folder": done.folder, **done.info}))
+    else:
+        print(f"The run is in {run}: next 'rankrise figures {run}' and 'rankrise claims {run}'.")
+
+
+def train(
+    recipe: str,
+    *,
+    settings: Annotated[Mapping[str, Any], TrainSettings],
+    run: Path | None = None,
+    json: bool = False,
+) -> None:
+    """Train a transformer by a recipe, and record the rank of every head's change.
+
+    An interrupted run resumes: the same command goes on where it stopped. Several GPUs or machines:
+    'accelerate launch -m rankrise train RECIPE'.
+
+    Args:
+        recipe: the name of a recipe ('rankrise recipes' lists them), or a YAML file of settings.
+        run: folder of the run, new or to be resumed; runs/ and the recipe's name if not given.
+        json: print where the run is and what it reached as JSON.
+    """
+    from dataclasses import asdict
+
+    from torch import distributed
+
+    from rankrise.foundations.files import to_json
+    from rankrise.foundations.optional import require
+    from rankrise.recipes.train_settings import read_recipe
+    from rankrise.show.progress import bar
+    from rankrise.train import Interrupted, Reached
+    from rankrise.train import train as run_training
+
+    accelerate = require("accelerate", extra="train", purpose="training")
+    wanted = read_recipe(recipe).changed(settings, "the command line")
+    folder, status = run or Path("runs") / Path(recipe).stem, 0
+    unit = {"images": "images", "text": "tokens", "regression": "problems"}[wanted.subject]
+    try:
+        with bar(folder.name, total=1, unit=unit) as move_to:
+
+            def show(reached: Reached) -> None:
+                text = f"{folder.name}, epoch {round(reached.epoch, 1):g}, {reached.result}"
+                size = reached.step_units
+                move_to(reached.step * size, text, reached.total_steps * size, tell=reached.evaluated)
+
+            result = run_training(wanted, folder, progress=show)
+        if accelerate.PartialState().is_main_process:
+            text = f"The run is in {folder}: {result.result}. See 'rankrise watch {folder}'."
+            print(to_json({"folder": folder, **asdict(result)}) if json else text)
+    except Interrupted as stopped:
+        print(f"rankrise: {stopped}; the same command resumes it in {folder}.", file=sys.stderr)
+        status = 128 + stopped.signal_number
+    if distributed.is_initialized():
+        threads_stay = distributed.get_backend() == "gloo"  # beside which a normal end may abort
+        distributed.destroy_process_group()
+        if threads_stay:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+    if status:
+        raise SystemExit(status)
+
+
+def sweep(
+    recipe: str,
+    *,
+    set: list[str] | None = None,
+    seeds: str | None = None,
+    only: str | None = None,
+    run: Path | None = None,
+    workers: int | None = None,
+    dask: str | None = None,
+    slurm: str | None = None,
+    json: bool = False,
+) -> None:
+    """Train a recipe at every combination of some values, for several seeds: one run each, in one folder.
+
+    A recipe with a table of choices is trained once per choice, each one change from the recipe, unless --set
+    or --seeds is given.
+
+    The same command again skips finished runs, resumes interrupted ones and tries failed ones once more. Runs
+    go to processes of this machine, each with a GPU of its own where there are several, or to a cluster.
+    Ends with code 1 when a run is not finished.
+
+    Args:
+        recipe: the name of a recipe ('rankrise recipes' lists them), or a YAML file of settings.
+        set: a setting and its values, such as initialisation_scale=1,0.5,0.1; may be given several times.
+        seeds: how many seeds from 0 on, or the seeds with commas between them; the recipe's if not given.
+        only: train these of the recipe's choices only, with commas between them; all if not given.
+        run: folder of the sweep, new or to be resumed; runs/ and the recipe's name with -sweep if not given.
+        workers: how many runs to train at the same time; default: one per GPU, or per core without one.
+        dask: address of a Dask scheduler.
+        slurm: options of a job for submitit, such as partition=gpu,gpus_per_node=1,timeout_min=600.
+        json: print the runs as JSON.
+    """
+    import torch
+
+    from rankrise.foundations.errors import RankriseError
+    from rankrise.foundations.files import to_json
+    from rankrise.recipes.files import choices_in
+    from rankrise.recipes.train_settings import read_recipe
+    from rankrise.show.console import plain_table, safe_console
+    from rankrise.show.progress import bar
+    from rankrise.train import sweep as library
+    from rankrise.train._task import task_of
+    from rankrise.train._workers import Processes, dask_executor, slurm_executor
+
+    folder = run or Path("runs") / f"{Path(recipe).stem}-sweep"
+    trained, choices = read_recipe(recipe), choices_in(recipe)
+    if choices and set is None and seeds is None:
+        planned = library.plan_choices(trained, choices, only)
+    elif only is not None:
+        raise RankriseError("--only picks from a recipe's choices, without --set and --seeds: leave it out.")
+    else:
+        numbers = [trained.seed] if seeds is None else library.read_seeds(seeds)
+        planned = library.plan(trained, library.read_sets(set or []), numbers)
+    executor: Any = nullcontext() if workers is None else Processes(workers)
+    if slurm is not None:
+        executor = slurm_executor(slurm, folder.parent / f"{folder.resolve().name}-slurm")
+    elif dask is not None:
+        executor = dask_executor(dask)
+    left = [one for one in planned if library.standing(folder, one).state != "finished"]
+    if left and slurm is None and dask is None:  # say what is missing once, before any run
+        task_of(left[0].settings, torch.device("cpu"))
+
+    def interrupt(number: int, _: Any) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # `timeout` sends several: none may stop the saving
+        raise KeyboardInterrupt(number)
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        with bar(f"{len(planned)} runs", total=len(planned)) as move_to, executor as workers_of:
+            done = itertools.count(len(planned) - len(left) + 1)
+
+            def ended(one: library.SweepRun) -> None:
+                move_to(next(done), f"{one.name} {one.state}", tell=True)
+
+            runs = library.run_sweep(planned, folder, workers_of, ended=ended)
+    except KeyboardInterrupt as stopped:
+        print(f"rankrise: interrupted; the same command resumes the sweep in {folder}.", file=sys.stderr)
+        raise SystemExit(128 + (stopped.args or [signal.SIGINT])[0]) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    if json:
+        rows = [
+            {"run": one.name, "settings": one.changed, "state": one.state, "reason": one.reason}
+            for one in runs
+        ]
+        print(to_json({"folder": folder, "runs": rows}))
+    else:
+        cells = [(one.name, one.state, one.reason) for one in runs]
+        safe_console().print(plain_table(titles := ("run", "state", "reason"), cells, left=titles))
+        print(f"The runs are in {folder}: next 'rankrise figures {folder}', 'rankrise claims {folder}'.")
+    if unfinished := sum(one.state != "finished" for one in runs):
+        message = f"{unfinished} of {len(runs)} runs are not finished; the same command goes on."
+        print(f"rankrise: {message}", file=sys.stderr)
+        raise SystemExit(1)

@@ -1,0 +1,172 @@
+"""`rankrise watch`, `compare` and `history`: the ranks of a run, of two checkpoints, of a series of them."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+
+def watch(
+    run: Path, *, rank: Literal["stable", "90", "95", "99", "entropy"] = "stable", json: bool = False
+) -> None:
+    """Show the ranks, loss, pace and stages of a tracked run, while it is going and afterwards.
+
+    Shows one frame if the run is finished or the output is not a terminal.
+
+    Args:
+        run: folder written by watch.RankTracker, 'rankrise train' or 'rankrise history'.
+        rank: which rank to show over time: the stable rank, how many directions hold 90, 95 or 99 % of the
+            energy, or the entropy rank.
+        json: print the numbers of one frame as JSON.
+    """
+    import time
+    from contextlib import suppress
+
+    from rich.live import Live
+
+    from rankrise import watch as library
+    from rankrise.foundations.files import to_json
+    from rankrise.show.console import safe_console
+    from rankrise.show.terminal import frame, snapshot
+
+    console = safe_console()
+    tracked = library.load(run)
+    stages = library.find_stages(tracked)
+    shown = snapshot(tracked, stages)
+    if json:
+        print(to_json(shown))
+        return
+    if console.is_terminal and not tracked.finished:
+        searched = 0
+        with suppress(KeyboardInterrupt), Live(console=console, auto_refresh=False, transient=True) as live:
+            while not tracked.finished:
+                live.update(frame(shown, console, rank), refresh=True)
+                time.sleep(2)
+                tracked = library.load(run)
+                rows = len(tracked.measured) + len(tracked.steps()["step"])
+                if tracked.finished or rows > 1.05 * searched:  # a search takes a second
+                    stages, searched = library.find_stages(tracked), rows
+                shown = snapshot(tracked, stages)
+    console.print(frame(shown, console, rank))
+
+
+def compare(
+    before: str,
+    after: str,
+    *,
+    overlap: str | None = None,
+    out: Path | None = None,
+    json: bool = False,
+    device: str | None = None,
+) -> None:
+    """Measure the rank and size of what changed between two checkpoints, in every layer and head.
+
+    Args:
+        before: safetensors file or folder with its config.json, or a model's name on the Hugging Face Hub; or
+            a tracked run, for its initial weights.
+        after: the same model later, for example after fine-tuning; or the folder of a PEFT adapter of it; or
+            a run of 'rankrise train', for its newest checkpoint.
+        overlap: a second training of the same model, to measure how far both learned the same directions.
+        out: folder for the table (CSV, JSON) and a picture of layers by heads (PNG, SVG).
+        json: print everything as JSON instead of a table.
+        device: where to compute, for example cuda; the CPU if not given.
+    """
+    from rankrise import watch
+    from rankrise.foundations.files import to_json
+    from rankrise.show.comparison import as_dict, print_comparison, save_comparison
+    from rankrise.show.progress import bar
+
+    with bar("comparing", total=1.0) as move_to:
+        compared = watch.compare(before, after, device=device, progress=move_to)
+    shared = None
+    if overlap is not None:
+        with bar("overlap", total=1.0) as move_to:
+            shared = watch.overlap(before, after, overlap, device=device, progress=move_to)
+    saved = [] if out is None else save_comparison(compared, out, shared)
+    if json:
+        print(to_json(as_dict(compared, shared)))
+    else:
+        print_comparison(compared, shared, saved)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Which checkpoints to read, and what to measure in each."""
+
+    steps: str | None = None
+    """Pattern with one group around the step in a checkpoint's name, such as 'stage1-step([0-9]+)'; by
+    default, the number after "step" or "checkpoint"."""
+    every: int = 1
+    """Take every N-th checkpoint, and always the last."""
+    first: int | None = None
+    """Leave out checkpoints before this step; changes are still measured against the series' first."""
+    last: int | None = None
+    """Leave out checkpoints after this step."""
+    log_spaced: int | None = None
+    """Take this many checkpoints, about evenly spaced on a logarithmic scale."""
+    base: str = "first"
+    """What changes are measured against: first, previous, or another checkpoint (for a fine-tuning, the
+    pretrained model)."""
+    products: tuple[Literal["KQ", "VO"], ...] = ("KQ", "VO")
+    """Which products of a head's weights to measure."""
+    layers: tuple[str, ...] = ()
+    """Which attention layers, by patterns of their names; all if not given."""
+    matrices: tuple[str, ...] = ()
+    """Other weight matrices, by patterns of their names, such as '*.mlp.*'."""
+    device: str = "cpu"
+    """Where to compute, for example cuda."""
+
+
+def history(
+    series: list[str],
+    *,
+    reading: Annotated[Mapping[str, Any], Reading],
+    run: Path | None = None,
+    plan: bool = False,
+    json: bool = False,
+) -> None:
+    """Make a tracked run out of a series of checkpoints, for watch, figures, claims and report.
+
+    The plan is shown first. To resume an interrupted run, give the same command again.
+
+    Args:
+        series: a folder of checkpoints, several checkpoints, or OWNER/NAME of a model on the Hugging Face Hub
+            whose revisions they are.
+        run: folder of the run, new or to be resumed.
+        plan: show the plan and stop.
+        json: print plan and result as JSON.
+    """
+    from rankrise.foundations.errors import RankriseError
+    from rankrise.foundations.files import to_json
+    from rankrise.foundations.text_tables import text_table
+    from rankrise.show.console import size
+    from rankrise.show.progress import bar
+    from rankrise.watch import history as read_history
+    from rankrise.watch import history_plan
+
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # there is one bar already
+    if run is None and not plan:
+        raise RankriseError("no folder was passed for the run: pass --run FOLDER, or --plan to see the plan.")
+    planned = history_plan(series[0] if len(series) == 1 else series, **reading)
+    about = planned.to_dict()
+    result: dict[str, Any] = {"plan": about}
+    if not json:
+        chosen = about["checkpoints"]
+        title = f"{len(chosen)} of {about['of']} checkpoints of {about['model']} in {about['series']}"
+        columns = {name: [str(one[name]) for one in chosen] for name in ("step", "name")}
+        print(text_table(title, columns))
+        print(f"to measure: {about['layers']} attention layers, {about['matrices']} other matrices")
+        print(f"to read: {size(about['bytes'])}; changes are measured against: {about['since']}")
+        if about["left_out"]:
+            print(f"left out, because their names tell no step: {', '.join(about['left_out'])}")
+    if run is not None and not plan:
+        found = read_history(planned, run, meter=bar)
+        result["run"] = {"folder": str(run), "measured": found.measured.tolist(), "notes": found.notes}
+    if json:
+        print(to_json(result))
+        return
+    for remark in result.get("run", about)["notes"]:
+        print(f"Note: {remark}")
+    if "run" in result:
+        print(f"{len(result['run']['measured'])} checkpoints are measured: see 'rankrise watch {run}'.")
