@@ -263,7 +263,6 @@ def test_all_rows_of_a_run_hold_the_same(series, tmp_path):
         (series, "previous", {"base": "previous"}, "step 20"),
         (copied, "run", {}, "checkpoint-40"),
         (series, "tracked", {}, "not a history"),
-        (copied, "series", {}, "series"),
     ):
         with pytest.raises(RankriseError, match=named):
             watch.history(of, tmp_path / run, **choices)

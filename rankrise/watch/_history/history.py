@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 import torch
 
 from rankrise.foundations.errors import RankriseError, first_line
-from rankrise.foundations.files import write_text
 from rankrise.foundations.progress import Meter, unseen
 from rankrise.foundations.provenance import now
 from rankrise.record.folder import RANKS, Record, has_run, read_lines, read_run, spectra_path
@@ -20,7 +19,7 @@ from rankrise.record.run import TrackedRun, load
 from rankrise.watch._batches import use_threads
 from rankrise.watch._begin import begin
 from rankrise.watch._checkpoint import Checkpoint
-from rankrise.watch._history.plan import Entry, HistoryPlan, LocalCheckpoint, history_plan
+from rankrise.watch._history.plan import Entry, HistoryPlan, history_plan
 from rankrise.watch._measure import Results, UnitChange, initial_spectra, measure, row_of, spectra_of
 from rankrise.watch._rounding import variances
 from rankrise.watch._units import Tensors, Unit
@@ -66,10 +65,6 @@ def history(
     else:
         plan = history_plan(series, **choices)
     folder = Path(run)
-    sources = [entry.source for entry in plan.checkpoints]
-    paths = [source.path.resolve() for source in sources if isinstance(source, LocalCheckpoint)]
-    if any(folder.resolve() in (path, path.parent) for path in paths):
-        raise RankriseError(f"{folder} holds the checkpoints: pass a folder for the history alone.")
     base = {"name": plan.begun.name if plan.base else "previous", "key": plan.begun.source.key()}
     if has_run(folder):
         held = read_run(folder, "tracked")
@@ -117,12 +112,15 @@ def _carry_out(plan: HistoryPlan, folder: Path, about: dict[str, Any], meter: Me
     weights: dict[str, Tensors] | None = None
     if not has_run(folder):
         with _fetched(plan, begun, folder) as checkpoint:
-            weights = {unit.name: found for unit, found in _read(plan, checkpoint, begun, "cpu")}
+            weights = {
+                unit.name: {role: tensor.contiguous() for role, tensor in found.items()}
+                for unit, found in _read(plan, checkpoint, begun, "cpu")
+            }
     beginning = begin(folder, units, weights, about)
-    info, initial = beginning.info, beginning.initial
+    info, initial, weights = beginning.info, beginning.initial, None
     before: Part = {}
     for unit in units:
-        placed = {role: tensor.to(plan.device) for role, tensor in initial[unit.name].items()}
+        placed = {role: tensor.to(plan.device) for role, tensor in initial.pop(unit.name).items()}
         if unit.is_layer:  # factors [heads, d, r] with each column in one piece, as measuring takes them
             placed = {role: tensor.mT.contiguous().mT for role, tensor in placed.items()}
         before[unit.name] = _with_variances(unit, placed)
@@ -166,10 +164,6 @@ def _carry_out(plan: HistoryPlan, folder: Path, about: dict[str, Any], meter: Me
             record.sync()
             record.write_about(info)
         record.close()
-    lines = (folder / RANKS).read_text(encoding="utf-8").splitlines(keepends=True)
-    steps = [row["step"] for row in read_lines(folder / RANKS)]
-    if steps != sorted(steps):  # this command filled gaps
-        write_text(folder / RANKS, "".join(line for _, line in sorted(zip(steps, lines, strict=True))))
 
 
 def _keys(plan: HistoryPlan, entry: Entry) -> dict[str, str]:

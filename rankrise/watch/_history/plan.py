@@ -155,23 +155,18 @@ def history_plan(
     Traceback (most recent call last):
     rankrise.RankriseError: There is no folder 'no/such/folder': pass a folder of checkpoints, several ...
     """
-    if top < 1:
-        raise RankriseError(f"top is {top}: pass 1 or more.")
     usable(str(device))
     entries, left_out = find_series(series, steps)
     chosen = choose(entries, every, first, last, log_spaced)
     begun: Entry | None = entries[0]
-    since = note = ""
+    since = ""
     if base == "previous":
         begun, since = None, "the checkpoint before"
-        note = "each change is since the checkpoint before, not since the initialisation"
     elif base != "first":
         begun = Entry(0, source_of(base))
-        since, note = begun.name, f"changes are since {begun.name}, not since the initialisation"
+        since = begun.name
     elif entries[0].step > 0:
         since = f"{entries[0].name} (step {entries[0].step})"
-        begins = f"the series begins at step {entries[0].step}"
-        note = f"{begins}: changes are since then, not since the initialisation"
     if chosen == (begun or chosen[0],):
         raise RankriseError(f"only {chosen[0].name} is chosen, which changes are since: choose others too.")
     opened, name = _architecture(chosen[0], model, matrices)
@@ -185,7 +180,7 @@ def history_plan(
         total=len(entries),
         base=begun,
         since=since,
-        notes=(note,) if note else (),
+        notes=(f"changes are since {since}, not since the initialisation",) if since else (),
         bytes=_size(chosen[0], opened, units) * (len(chosen) + (begun is not None and begun not in chosen)),
         model=name,
         architecture=opened,
