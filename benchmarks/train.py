@@ -28,12 +28,10 @@ from torch import Tensor, nn
 from rankrise import watch
 from rankrise.recipes.train_settings import TrainSettings, read_recipe
 from rankrise.train._batches import Task
-from rankrise.train._image_files import Images
-from rankrise.train._images import DeviceImages
+from rankrise.train._images import DeviceImages, Images
 from rankrise.train._optimiser import optimiser_of
 from rankrise.train._step import chosen_kernels, steps_of
-from rankrise.train._text import NextTokenPrediction
-from rankrise.train._text_files import Tokens
+from rankrise.train._text import NextTokenPrediction, Tokens
 from rankrise.train._times import Times, set_rate
 
 VOCABULARY = 50257

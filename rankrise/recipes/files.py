@@ -53,8 +53,6 @@ def choices_in(recipe: str | Path) -> dict[str, dict[str, Any]]:
     {'initialisation': 'normal', 'qkv_bias': True}
     """
     table = _read(recipe).get("choices", {})
-    if not isinstance(table, dict) or not all(isinstance(one, dict | None) for one in table.values()):
-        raise RankriseError(f"the choices of the recipe {recipe} are not names with settings under each.")
     return {str(name): dict(changes or {}) for name, changes in table.items()}
 
 
@@ -64,22 +62,12 @@ def about(recipe: str | Path) -> About | None:
     return None if given is None else About(**given)
 
 
-def refuse_other_command(recipe: str | Path, toy: bool) -> None:
-    """Refuse a recipe of the package that is for toy runs in other commands, and vice versa."""
-    given = about(recipe) if str(recipe) in names() else None
-    if given is not None and given.command.startswith("rankrise toy") is not toy:
-        raise RankriseError(f"the recipe {recipe} is for another command: run '{given.command}'.")
-
-
 def _read(recipe: str | Path) -> dict[Any, Any]:
     """The 'name: value' pairs of a YAML file."""
     import yaml
 
     path = find(recipe)
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise RankriseError(f"the recipe {path} is not YAML ({first_line(error)}).") from error
-    if not isinstance(found, dict):
-        raise RankriseError(f"the recipe {path} has no settings: write one 'name: value' per line.")
-    return found
+        return dict(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except (yaml.YAMLError, TypeError, ValueError) as error:
+        raise RankriseError(f"the recipe {path} is no table of settings ({first_line(error)}).") from error

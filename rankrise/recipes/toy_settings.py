@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.objective import Objective
 from rankrise.foundations.settings import as_json, check, replaced, setting
-from rankrise.recipes.files import refuse_other_command, settings_in
+from rankrise.recipes.files import settings_in
 
 Experiment = Literal["stages", "flow", "descent", "full", "strict-minima", "noise-robustness"]
 
@@ -41,9 +41,7 @@ class ToySettings:
     tolerance: float = setting(1e-5, above=0)
     """Error allowed per step of the exact flow."""
     step: float = setting(0.005, above=0)
-    """Step size (learning rate) of plain gradient descent, on diagonal and full weights. The paper names
-    none; at its size a step above 2/234 oscillates, 234 being the Hessian's largest eigenvalue at the
-    teacher."""
+    """Step size of gradient descent. The paper names none; above 2/234 it oscillates at its teacher."""
     other_steps: tuple[float, ...] = setting((0.02,), above=0)
     """More steps, at the smallest scale only, to see that step size is what separates descent from flow."""
     full_scale: str = "1e-8"
@@ -90,7 +88,6 @@ def read_recipe(recipe: str | Path) -> ToySettings:
     >>> read_recipe("toy-limit").alphas[-1]
     '1e-1000'
     """
-    refuse_other_command(recipe, toy=True)
     return ToySettings().changed(settings_in(recipe), f"the recipe {recipe}")
 
 

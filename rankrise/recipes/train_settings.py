@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.settings import as_json, check, meanings, names_of, replaced, setting
-from rankrise.recipes.files import refuse_other_command, settings_in
+from rankrise.recipes.files import settings_in
 
 Data = Literal["cifar10", "cifar100", "digits", "image-folder", "text", "made-text", "regression"]
 Subject = Literal["images", "text", "regression"]
@@ -47,9 +47,8 @@ class TrainSettings:
     image_size: int = setting(32, of="images", at_least=1)
     """Side of the images that the network sees, in pixels."""
     augmentation: Augmentation = setting("crop-flip", of="images")
-    """How images are varied: none, crop (moved by up to an eighth of the side, the border black), crop-flip
-    (mirrored as well), or resized-crop-flip (any rectangle of 8 % of the area or more, mirrored), for image
-    folders too large for memory: worker processes read the files while the device computes."""
+    """none, crop (moved by up to an eighth of the side), crop-flip (mirrored as well), or resized-crop-flip:
+    any rectangle of 8 % of the area or more, of photographs that worker processes read meanwhile."""
     label_noise: float = setting(0.0, of="images", at_least=0, at_most=1)
     """Share of the training images whose label is drawn at random, with the same draws for every seed."""
     redraw_labels: bool = setting(False, of="images")
@@ -69,11 +68,9 @@ class TrainSettings:
     qkv_bias: bool = setting(False, of="images", earlier=True)
     """Images only: whether queries, keys and values have biases."""
     dropout: float = setting(0.0, at_least=0, at_most=0.99)
-    """Share of the values that dropout sets to 0 in training: in the embeddings, in the attention weights and
-    after each part of a layer, as in GPT-2."""
+    """Dropout of embeddings, attention weights and each part of a layer."""
     initialisation: Initialisation = setting("linear", of="images", earlier="normal")
-    """Images only: linear (torch's own default for nn.Linear), normal (standard deviation 0.02, biases 0, as
-    in transformers) or truncated-normal (the same, cut off at two standard deviations)."""
+    """Images only: linear (torch's default), normal (deviation 0.02, biases 0) or truncated-normal."""
     initialisation_scale: float = setting(1.0, above=0)
     """Factor on every layer's initial weights; the token mapper and the layer norms are left alone."""
     seed: int = setting(0, at_least=0)
@@ -87,9 +84,8 @@ class TrainSettings:
     micro_batch_size: int = setting(0, kind="computation", at_least=0)
     """Examples that a process takes at once, where its share of a batch does not fit; 0: all of them."""
     optimiser: Optimiser = "adamw"
-    """Which optimiser: adamw (Adam if weight_decay is 0), sgd, muon (orthogonal steps for the layers'
-    matrices, as large as AdamW's; AdamW for the rest), or random-walk (AdamW's steps with random signs, which
-    learn nothing)."""
+    """adamw (Adam if weight_decay is 0), sgd, muon (orthogonal steps for the layers' matrices, AdamW for the
+    rest), or random-walk (AdamW's steps with random signs, which learn nothing)."""
     learning_rate: float = setting(1e-4, above=0)
     """The learning rate after the warm-up."""
     final_learning_rate: float = setting(0.0, at_least=0)
@@ -101,21 +97,17 @@ class TrainSettings:
     clip: float = setting(0.0, at_least=0)
     """Clip the gradient to this norm; 0: no clipping."""
     precision: Precision = "bf16"
-    """Number format: fp32, or bf16 for matrix products only, while weights, residual stream and optimiser
-    stay in float32."""
+    """Number format of matrix products; weights, residual stream and optimiser stay in float32."""
     compile: Compile = setting("model", kind="computation")
     """What torch.compile compiles."""
     cuda_graph: bool = setting(True, kind="computation")
     """Replay the whole compiled step as one CUDA graph, on one GPU."""
     attention: AttentionKernel = setting("short", kind="computation")
-    """Kernel of attention: auto, flash, cudnn, or short, our own in bf16 for 16 or 64 patches and heads of
-    size 16, 32, 64 or 128; elsewhere short means cudnn."""
+    """Kernel of attention; short is our own for 16 or 64 patches in bf16, elsewhere the same as cudnn."""
     threads: int = setting(0, kind="computation", at_least=0)
-    """Threads that compute on the CPU; 0: as many as torch takes. A tiny network trains fastest with one, on
-    a busy machine many times as fast."""
+    """Threads that compute on the CPU; 0: torch's choice. A tiny network trains fastest with one."""
     deterministic: bool = setting(True, kind="computation")
-    """Use only kernels that reproduce the same bits, so that a resumed run ends as an uninterrupted one;
-    torch then takes flash attention instead of cuDNN's."""
+    """Use only kernels that reproduce the same bits, so that a resumed run ends as an uninterrupted one."""
     evaluate_every: float = setting(5.0, kind="record", at_least=1e-6)
     """Epochs between validations; the first and the last epoch always have one."""
     log_every: int = setting(25, kind="record", at_least=1)
@@ -123,8 +115,7 @@ class TrainSettings:
     checkpoint_every: float = setting(50.0, kind="record", at_least=1e-6)
     """Epochs between checkpoints."""
     keep_series: int = setting(0, kind="record", at_least=0)
-    """How many checkpoints of the weights alone to keep in the run's folder series, at measured steps: the
-    first, the last, half of them dense early and half evenly spread."""
+    """How many checkpoints of the weights alone to keep, at measured steps, half of them dense early."""
     series_precision: Precision = setting("fp32", kind="record")
     """What the weights of the series are rounded to."""
     measurements: int = setting(250, kind="record", at_least=1)
@@ -198,5 +189,4 @@ def read_recipe(recipe: str | Path) -> TrainSettings:
     >>> read_recipe("vit-digits").data
     'digits'
     """
-    refuse_other_command(recipe, toy=False)
     return TrainSettings().changed(settings_in(recipe), f"the recipe {recipe}")

@@ -27,14 +27,12 @@ class Task(ABC):
     name: ClassVar[str]
     compiled_parts: ClassVar[tuple[str, ...]] = ("judged",)
     """The methods that `compiled` compiles; training and validation share the network's."""
-    units_per_example = 1
-    """Images, tokens or problems."""
     settings: TrainSettings
     device: torch.device
     examples: int
     """Training examples in one epoch."""
-    judged: Any
-    """Computes the losses of single examples or tokens."""
+    units_per_example = 1
+    """Images, tokens or problems."""
 
     def compiled(self, compile: Any) -> Self:
         """The same task with compiled functions."""
@@ -43,14 +41,14 @@ class Task(ABC):
             setattr(task, part, compile(getattr(self, part)))
         return task
 
-    @abstractmethod
-    def model(self) -> nn.Module:
-        """The network with its initial weights, on the CPU."""
-
     def batches(self, epoch: int, first: int, batch_size: int, share: slice) -> Iterator[Batch]:
         """This process's share of each batch of an epoch, from number `first` on: the examples' numbers."""
         plan = epoch_plan(self.examples, self.settings.seed, epoch)[:, INDEX]
         yield from ((rows,) for rows in shares(sent(plan, self.device), first, batch_size, share))
+
+    @abstractmethod
+    def model(self) -> nn.Module:
+        """The network with its initial weights, on the CPU."""
 
     @abstractmethod
     def loss(self, model: Any, *batch: Tensor) -> Tensor:

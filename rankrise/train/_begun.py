@@ -36,8 +36,7 @@ class Reached:
     @property
     def result(self) -> str:
         """The loss and the metrics in words."""
-        numbers = {"loss": self.loss, **self.metrics}
-        return ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
+        return ", ".join(f"{name} {value:.4g}" for name, value in {"loss": self.loss, **self.metrics}.items())
 
 
 def run_in(folder: Path, settings: TrainSettings) -> dict[str, Any] | None:

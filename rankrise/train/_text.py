@@ -1,25 +1,73 @@
-"""The next token of a text, by GPT-2."""
+"""The next token of a text, by GPT-2. Texts are tokenised once, into a memory-mapped file."""
 
-from collections.abc import Iterator, Sequence
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy
 import torch
+from safetensors import safe_open
 from torch import Tensor, nn
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.files import replacing
+from rankrise.foundations.optional import require
 from rankrise.recipes.train_settings import TrainSettings
+from rankrise.record.folder import save
 from rankrise.train._batches import Batch, Task
 from rankrise.train._networks import language_model
-from rankrise.train._text_files import Tokens, made_text, read_text_folder, read_tokenizer, tokenised
+
+FORMAT = "rankrise-tokens/1"
+PIECE = 100_000
+"""Characters that are tokenised at once, about."""
+NAMES = ("Anna", "Boris", "Clara", "David", "Emma", "Felix", "Greta", "Hugo")
+COLOURS = ("red", "green", "blue", "black", "white", "yellow")
+THINGS = ("ball", "book", "cup", "hat", "key", "lamp", "coin", "spoon")
+PLACES = ("garden", "kitchen", "market", "school", "station")
+WIKITEXT = (
+    (r" @([-,.])@ ", r"\1"),  # well @-@ known, 1 @,@ 000, 0 @.@ 7
+    (r" '(s|t|re|ve|ll|d|m)\b", r"'\1"),  # the lobster 's, don 't
+    (r"(?<=s) '(?= )", r"'"),  # the lobsters ' claws
+    (r'" ([^"\n]*?) "', r'"\1"'),  # " lobster red "
+    (r"([(\[{]) ", r"\1"),
+    (r" ([)\]}])", r"\1"),
+    (r" ([.,;:!?%])(?=\s)", r"\1"),
+    (r"([$£€]) (?=\d)", r"\1"),
+    (r"= (?==)", "="),  # = = Description = =
+    (r"(?m)^ +| +$", ""),
+)
+"""Patterns and replacements that turn WikiText's form, in which punctuation stands alone, back into text.
+
+Cached tokens depend on them."""
+
+
+class Tokens(NamedTuple):
+    """A text as tokens, uint16 [n], memory-mapped."""
+
+    name: str
+    tokens: Tensor
+    vocabulary: int
+    words: int
+    """Words and line ends, if the text came in WikiText's form, else 0."""
+
+
+class Tokenizer(NamedTuple):
+    """Turns text into numbers below `vocabulary`."""
+
+    fingerprint: str
+    vocabulary: int
+    encode: Callable[[Sequence[str]], list[numpy.ndarray]]
+    """The tokens of each piece of text. uint16 [n]"""
 
 
 def next_token_prediction(settings: TrainSettings, device: torch.device) -> "NextTokenPrediction":
     """The task on the text of the settings, tokenised."""
-    folder = Path(settings.data_folder)
-    wanted = [*settings.also_validate]
-    wanted += [settings.data_name] if settings.data == "text" else []
-    wanted += [settings.tokenizer] if settings.tokenizer != "bytes" else []
+    folder, own, others = Path(settings.data_folder), settings.data_name, settings.also_validate
+    wanted = [*others] + [own] * (settings.data == "text")
+    wanted += [settings.tokenizer] * (settings.tokenizer != "bytes")
     missing = [name for name in wanted if not (folder / name).is_dir()]
     if missing:  # all at once, so that they are fetched at once
         raise RankriseError(
@@ -28,12 +76,109 @@ def next_token_prediction(settings: TrainSettings, device: torch.device) -> "Nex
         )
     tokenizer = read_tokenizer(settings.tokenizer, folder)
     if settings.data == "made-text":
-        texts = made_text()
+        texts = [("made-text", made_text(4000, seed=1)), ("made-text", made_text(200, seed=2))]
     else:
-        texts = [read_text_folder(folder / settings.data_name, part) for part in ("train", "valid")]
-    texts += [read_text_folder(folder / name, "valid") for name in settings.also_validate]
-    train, *validation = (tokenised(text, tokenizer) for text in texts)
+        texts = [(own, read_text(folder / own, part)) for part in ("train", "valid")]
+    texts += [(name, read_text(folder / name, "valid")) for name in others]
+    train, *validation = (tokenised(name, text, tokenizer) for name, text in texts)
     return NextTokenPrediction(settings, train, validation, device)
+
+
+def read_text(folder: Path, part: str) -> str:
+    """The file of a folder with `part` in its name, such as wiki.train.txt or valid.tokens."""
+    files = [path for path in folder.iterdir() if part in re.split(r"[._-]", path.name)]
+    if len(files) != 1:
+        raise RankriseError(f"{folder} needs one file with {part!r} in its name, not {len(files)}.")
+    return files[0].read_text(encoding="utf-8")
+
+
+def made_text(stories: int, seed: int) -> str:
+    """Short stories by a few rules, one per line.
+
+    A thing changes hands; the end says who has what and where, which follows from the beginning.
+    """
+    generator, text = numpy.random.Generator(numpy.random.Philox(key=[seed, 0])), ""
+    for _ in range(stories):
+        owner, *others = generator.permutation(NAMES)[: generator.integers(2, 5)].tolist()
+        colour, thing, place = (str(generator.choice(words)) for words in (COLOURS, THINGS, PLACES))
+        text += f"{owner} is in the {place} with a {colour} {thing}."
+        for other in others:
+            text += f" {owner} gives the {colour} {thing} to {other}."
+            owner = other
+        text += f" Now {owner} has a {colour} {thing} in the {place}.\n"
+    return text
+
+
+def tokenised(name: str, text: str, tokenizer: Tokenizer) -> Tokens:
+    """The tokens, from the cache if the text was tokenised before. WikiText is detokenised first."""
+    own = hashlib.sha256(text.encode()).hexdigest()
+    whole = hashlib.sha256(f"{FORMAT} {own} {tokenizer.fingerprint} {WIKITEXT}".encode()).hexdigest()
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "rankrise"
+    path = cache / f"{name}-{whole[:16]}.safetensors"
+    if not path.exists():
+        words = 0
+        if " @-@ " in text:  # nobody else writes that
+            words = len(text.split()) + text.count("\n")
+            text = detokenised(text)
+        tokens = torch.from_numpy(numpy.concatenate(tokenizer.encode(list(pieces_of(text)))))
+        with replacing(path) as temporary:
+            save(temporary, {"tokens": tokens}, {"words": str(words)})
+    with safe_open(path, "pt") as file:
+        words = int(file.metadata()["words"])
+        return Tokens(name, file.get_tensor("tokens"), tokenizer.vocabulary, words)
+
+
+def detokenised(text: str) -> str:
+    """WikiText as people write, as far as rules can tell; single quotation marks and dashes stay.
+
+    >>> detokenised(' The lobster \\'s well @-@ known " claws " ( 0 @.@ 7 kg ) , it is said , break . ')
+    'The lobster\\'s well-known "claws" (0.7 kg), it is said, break.'
+    """
+    for pattern, replacement in WIKITEXT:
+        text = re.sub(pattern, replacement, text)
+    return text
+
+
+def pieces_of(text: str, size: int = PIECE) -> Iterator[str]:
+    r"""Split a text into pieces of at least `size` characters whose tokens are those of the whole.
+
+    It is cut only before a line end that is followed by a word, where GPT-2's tokenizer begins a new token.
+
+    >>> list(pieces_of("one\ntwo\n\nthree\n", size=2))
+    ['one', '\ntwo\n', '\nthree\n']
+    """
+    begin = 0
+    for end in re.finditer(r"\n(?=\S)", text):
+        if end.start() >= begin + size:
+            yield text[begin : end.start()]
+            begin = end.start()
+    yield text[begin:]
+
+
+def read_tokenizer(name: str, folder: str | Path) -> Tokenizer:
+    """`bytes`, the bytes of UTF-8, or GPT-2's tokenizer with the files in `folder/name`.
+
+    >>> read_tokenizer("bytes", "data").encode(["Rang", "é"])
+    [array([ 82,  97, 110, 103], dtype=uint16), array([195, 169], dtype=uint16)]
+    """
+    if name == "bytes":
+
+        def bytes_of(pieces: Sequence[str]) -> list[numpy.ndarray]:
+            return [numpy.frombuffer(piece.encode(), numpy.uint8).astype(numpy.uint16) for piece in pieces]
+
+        return Tokenizer("bytes", 256, bytes_of)
+    transformers = require("transformers", extra="train", purpose="a tokenizer")
+    files = [Path(folder) / name / file for file in ("vocab.json", "merges.txt")]
+    digest = hashlib.sha256(b"".join(path.read_bytes() + b"\0" for path in files)).hexdigest()
+    tokenizer = transformers.GPT2TokenizerFast(vocab=str(files[0]), merges=str(files[1]))
+    if len(tokenizer) > 2**16:
+        raise RankriseError(f"the tokenizer {name} needs more than 16 bits: pass a smaller one.")
+
+    def encode(pieces: Sequence[str]) -> list[numpy.ndarray]:
+        encoded = tokenizer.backend_tokenizer.encode_batch_fast(list(pieces), add_special_tokens=False)
+        return [numpy.array(one.ids, dtype=numpy.uint16) for one in encoded]
+
+    return Tokenizer(digest, len(tokenizer), encode)
 
 
 class NextTokenPrediction(Task):

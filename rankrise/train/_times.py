@@ -13,12 +13,10 @@ from rankrise.watch import Schedule
 
 
 class Times:
-    """The steps of a run; step s is the state after s updates.
+    """The steps of a run that are validated, saved, measured and kept; step s is the state after s updates.
 
-    `evaluations` are the steps with a validation, `saves` those with a checkpoint, and `kept` those whose
-    weights belong to the series. Stable ranks are measured densely early, then at even distances.
-
-    >>> times = Times(TrainSettings(epochs=2, batch_size=10, evaluate_every=1), examples=105)
+    >>> settings = TrainSettings(epochs=2, warm_up_epochs=0, batch_size=10, evaluate_every=1)
+    >>> times = Times(settings, examples=105)
     >>> times.epoch_steps, times.total, times.evaluations
     (10, 20, {10, 20})
     """

@@ -33,9 +33,8 @@ class ProcessEnded(Exception):
 class Processes(Executor):
     """An executor that starts one process per call, so that one that is killed takes nothing with it.
 
-    It runs `workers` at a time: by default one per GPU, else one per core, and at most `most`. If there are
-    several GPUs, each process sees one. Left by an exception, such as Ctrl-C, it sends its processes SIGTERM,
-    on which training saves a checkpoint.
+    It runs `workers` at a time: by default one per GPU, else one per core, and at most `most`. Left by an
+    exception, such as Ctrl-C, it sends its processes SIGTERM, on which training saves a checkpoint.
     """
 
     def __init__(self, workers: int | None = None, most: int | None = None) -> None:

@@ -10,10 +10,9 @@ from tiny_training import TINY, cifar_sums, write_cifar
 from torch import nn
 
 from rankrise import RankriseError
-from rankrise.train import _image_files as files
+from rankrise.train import _images as files
 from rankrise.train._batches import epoch_plan
-from rankrise.train._image_files import decoded, fitted, opened, random_crop, read_cifar, read_image_folder
-from rankrise.train._images import cut
+from rankrise.train._images import cut, decoded, fitted, opened, random_crop, read_cifar, read_image_folder
 from rankrise.train._task import task_of
 
 CPU = torch.device("cpu")

@@ -12,12 +12,12 @@ from torch import nn
 
 from rankrise import RankriseError
 from rankrise.train._task import task_of
-from rankrise.train._text import NextTokenPrediction
-from rankrise.train._text_files import (
+from rankrise.train._text import (
+    NextTokenPrediction,
     Tokens,
     detokenised,
     pieces_of,
-    read_text_folder,
+    read_text,
     read_tokenizer,
     tokenised,
 )
@@ -28,20 +28,17 @@ VOCABULARY = 100
 
 
 def test_a_text_is_tokenised_once_and_again_if_text_or_tokenizer_change(stories, cache):
-    pairs = read_tokenizer("pairs", stories)
-    text = read_text_folder(stories / "stories", "train")
-    first = tokenised(text, pairs)
+    pairs, text = read_tokenizer("pairs", stories), read_text(stories / "stories", "train")
+    first = tokenised("stories", text, pairs)
     decoder = transformers.GPT2TokenizerFast(
         vocab=str(stories / "pairs" / "vocab.json"), merges=str(stories / "pairs" / "merges.txt")
     )
-    assert decoder.decode(first.tokens.tolist()) == text.content
+    assert decoder.decode(first.tokens.tolist()) == text
     assert first.vocabulary == 300
     again = pairs._replace(encode=lambda _: pytest.fail("tokenised again"))
-    assert torch.equal(tokenised(text, again).tokens, first.tokens)
-    tokenised(text, BYTES)
-    (stories / "stories" / "stories.train.txt").write_text(text.content + "More.\n")
-    longer = tokenised(read_text_folder(stories / "stories", "train"), pairs)
-    assert len(longer.tokens) > len(first.tokens)
+    assert torch.equal(tokenised("stories", text, again).tokens, first.tokens)
+    assert len(tokenised("stories", text, BYTES).tokens) == len(text)
+    assert len(tokenised("stories", text + "More.\n", pairs).tokens) > len(first.tokens)
     assert len(list(cache.iterdir())) == 3
 
 
@@ -73,9 +70,8 @@ def test_wikitext_is_written_as_people_write(written, meant):
     assert detokenised(written + "\n") == meant + "\n"
 
 
-def test_wikitext_is_detokenised_and_keeps_its_count_of_words(tmp_path, cache):
-    (tmp_path / "valid.tokens").write_text(" A well @-@ known one , here . \n Two \n")
-    found = tokenised(read_text_folder(tmp_path, "valid"), BYTES)
+def test_wikitext_is_detokenised_and_keeps_its_count_of_words(cache):
+    found = tokenised("wiki", " A well @-@ known one , here . \n Two \n", BYTES)
     assert bytes(found.tokens.tolist()).decode() == "A well-known one, here.\nTwo\n"
     assert found.words == 11  # nine words and signs, two line ends
 
@@ -84,10 +80,8 @@ def test_missing_texts_and_tokenizers_are_named(tmp_path, stories):
     for count in (0, 2):
         for number in range(count):
             (tmp_path / f"{number}.train.txt").write_text("text")
-        with pytest.raises(RankriseError, match=f"has {count} files with 'train'"):
-            read_text_folder(tmp_path, "train")
-    with pytest.raises(RankriseError, match="gpt2 has no tokenizer"):
-        read_tokenizer("gpt2", tmp_path)
+        with pytest.raises(RankriseError, match=f"one file with 'train' in its name, not {count}"):
+            read_text(tmp_path, "train")
     asked = replace(TINY_TEXT, data_folder=str(stories), tokenizer="gpt2", also_validate=("other",))
     with pytest.raises(RankriseError, match="other, gpt2"):
         task_of(asked, CPU)

@@ -12,7 +12,7 @@ from rankrise import watch
 from rankrise.commands import main
 from rankrise.recipes.files import names
 from rankrise.train import TrainSettings, read_recipe
-from rankrise.train import _image_files as files
+from rankrise.train import _images as files
 from rankrise.train._task import task_of
 
 SMALL = "--layers=2 --batch_size=2 --micro_batch_size=1 --measurements=2 --spectra_epochs=500 --log_every=1"

@@ -15,8 +15,8 @@ from tokenizers import ByteLevelBPETokenizer
 
 from rankrise.record.folder import read_lines
 from rankrise.train import Reached, TrainSettings, read_recipe
-from rankrise.train._image_files import CIFAR_FILES, CIFAR_FOLDERS
-from rankrise.train._text_files import made_text
+from rankrise.train._images import CIFAR_FILES, CIFAR_FOLDERS
+from rankrise.train._text import made_text
 
 TINY = TrainSettings(
     data="digits",
@@ -100,9 +100,8 @@ def write_stories(data: Path) -> Path:
     """A text folder `stories` and a tokenizer `pairs` of 300 tokens in a data folder."""
     (data / "stories").mkdir(parents=True)
     (data / "pairs").mkdir()
-    for text in made_text():
-        stories = text.content.splitlines(keepends=True)[:150]
-        (data / "stories" / f"stories.{text.part}.txt").write_text("".join(stories))
+    for seed, part in ((1, "train"), (2, "valid")):
+        (data / "stories" / f"stories.{part}.txt").write_text(made_text(150, seed))
     tokenizer = ByteLevelBPETokenizer()
     tokenizer.train(
         [str(data / "stories" / "stories.train.txt")],
