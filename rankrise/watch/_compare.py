@@ -2,7 +2,7 @@
 every head between two checkpoints or models."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import zip_longest
@@ -151,20 +151,15 @@ def compare(
     self_attn 0 1
     self_attn 1 0
     """
-    pairs = _layer_pairs(before, after)
     rows: list[MatrixChange] = []
     notes: dict[str, None] = {}
-    for done, name in enumerate(pairs, start=1):
-        layer = pairs[name]()
-        for product in PRODUCTS:
-            learned = layer.change(product, device)
-            values = singular_values(learned, name=f"{name} ({product})").cpu()
-            left, right = (factor.double() for factor in learned.before)
-            squares = ((left.mT @ left) * (right.mT @ right)).sum((-2, -1))  # |left @ right^T|_F^2
-            norms = squares.clamp_min(0).sqrt().tolist()
-            rows += map(partial(_row, name, product), layer.heads, values, norms)
-        notes |= dict.fromkeys(f"{name}: {note}" for note in layer.notes)
-        progress(done / len(pairs))
+    for one in _changes(before, after, device, progress):
+        values = singular_values(one.change, name=f"{one.layer} ({one.product})").cpu()
+        left, right = (factor.double() for factor in one.change.before)
+        squares = ((left.mT @ left) * (right.mT @ right)).sum((-2, -1))  # |left @ right^T|_F^2
+        norms = squares.clamp_min(0).sqrt().tolist()
+        rows += map(partial(_row, one.layer, one.product), one.heads, values, norms)
+        notes |= dict.fromkeys(f"{one.layer}: {note}" for note in one.notes)
     return ModelComparison(_described(before), _described(after), tuple(rows), tuple(notes))
 
 
@@ -214,60 +209,48 @@ def overlap(
     """
     if second_before is None:
         second_before = second if _is_run(second) else before
-    one, other = _layer_pairs(before, first), _layer_pairs(second_before, second)
-    _refuse_different("attention layer", one, other)
     rows: list[HeadOverlap] = []
-    for done, name in enumerate(one, start=1):
-        layers = one[name](), other[name]()
-        if list(layers[0].heads) != list(layers[1].heads):
-            raise _different(f"{name} has the heads {list(layers[0].heads)}", list(layers[1].heads))
-        for product in PRODUCTS:
-            changes = [layer.change(product, device) for layer in layers]
-            most = min(changes[0].highest_rank, directions)
-            found = [leading_vectors(learned, count=most, name=f"{name} ({product})") for learned in changes]
-            counts = [(one.values > NOTHING * one.values[..., :1]).sum(-1) for one in found]
-            for place, head in enumerate(layers[0].heads):
-                count = min(int(several[place]) for several in counts)
-                sides: dict[str, float | None] = {}
-                for side, size in zip(("left", "right"), changes[0].shape, strict=True):
-                    bases = [getattr(vectors, f"{side}_vectors")[place, :, :count] for vectors in found]
-                    sides[side] = float((bases[0].mT @ bases[1]).square().sum()) / count if count else None
-                    sides[f"{side}_by_chance"] = count / size
-                rows.append(HeadOverlap(name, product, head, count, **sides))  # type: ignore[arg-type]
-        progress(done / len(one))
+    both = _changes(before, first, device, progress), _changes(second_before, second, device)
+    for one, other in zip(*both, strict=True):
+        if (one.layer, one.heads) != (other.layer, other.heads):
+            raise _different(f"{one.layer} has the heads {one.heads}", f"{other.layer} has {other.heads}")
+        most = min(one.change.highest_rank, directions)
+        name = f"{one.layer} ({one.product})"
+        found = [leading_vectors(learned.change, count=most, name=name) for learned in (one, other)]
+        counts = [(vectors.values > NOTHING * vectors.values[..., :1]).sum(-1) for vectors in found]
+        for place, head in enumerate(one.heads):
+            count = min(int(several[place]) for several in counts)
+            sides: dict[str, Any] = {}
+            for side, size in zip(("left", "right"), one.change.shape, strict=True):
+                bases = [getattr(vectors, f"{side}_vectors")[place, :, :count] for vectors in found]
+                sides[side] = float((bases[0].mT @ bases[1]).square().sum()) / count if count else None
+                sides[f"{side}_by_chance"] = count / size
+            rows.append(HeadOverlap(one.layer, one.product, head, count, **sides))
     return ModelOverlap(_described(first), _described(second), tuple(rows))
 
 
 # Two moments of a model, layer by layer.
 
+Roles = dict[str, Tensor]
+"""The weights of one layer by role, [heads, d_model, d_head]."""
+
 
 @dataclass(frozen=True)
-class LayerPair:
-    """The weights of one layer by role, [heads, d_model, d_head], at two moments."""
+class HeadsChange:
+    """The change of a layer's KQ or VO, of all its heads."""
 
-    name: str
-    before: Mapping[str, Tensor]
-    after: Mapping[str, Tensor]
-    heads: Sequence[int]
-    """Indices of the heads in the model: a tracked run may have some of them."""
+    layer: str
+    product: str
+    heads: list[int]
+    """Indices in the model: a tracked run may have some of them."""
+    change: Change
     notes: tuple[str, ...]
 
-    def change(self, product: str, device: Device = None) -> Change:
-        """The change of every head's KQ or VO."""
-        roles = PRODUCTS[product]
-        sides = [tuple(side[role].to(device=device) for role in roles) for side in (self.before, self.after)]
-        for role, old, new in zip(roles, *sides, strict=True):
-            if old.shape != new.shape:
-                raise _different(f"{self.name}'s {role} weights are {list(old.shape)}", list(new.shape))
-        return Change(*sides)
 
-
-LayerPairs = dict[str, Callable[[], LayerPair]]
-"""Readers of the layers by name, in the model's order."""
-
-
-def _layer_pairs(before: Source, after: Source) -> LayerPairs:
-    """Readers of the attention layers of both; `after` may be a PEFT adapter of `before`."""
+def _changes(
+    before: Source, after: Source, device: Device, progress: Callable[[float], None] = lambda share: None
+) -> Iterator[HeadsChange]:
+    """The changes of all attention layers; `after` may be a PEFT adapter of `before`."""
     if isinstance(before, nn.Module) and isinstance(after, nn.Module):
         places = [[weight.data_ptr() for weight in unwrap(model).parameters()] for model in (before, after)]
         if places[0] == places[1]:
@@ -275,22 +258,36 @@ def _layer_pairs(before: Source, after: Source) -> LayerPairs:
                 "The two models share their weights: keep a copy (copy.deepcopy) from before training."
             )
     after = _newest(after)
-    if _is_run(before):
-        return _pairs_of_run(Path(str(before)), heads(after))
-    old = heads(before)
     new = heads(before, adapter=str(after)) if is_adapter_folder(after) else heads(after)
-    _refuse_different("attention layer", old.names, new.names)
+    old = _tracked(Path(str(before)), new) if _is_run(before) else _all_heads(heads(before), new)
+    for done, (index, name, tracked, was) in enumerate(old, start=1):
+        layer = new[index]
+        if max(tracked) >= len(layer.query):
+            raise _different(f"{name} has head {max(tracked)}", f"it has {len(layer.query)} heads")
+        part = slice(None) if len(tracked) == len(layer.query) else torch.tensor(tracked)
+        for product, roles in PRODUCTS.items():
+            sides = (
+                [was[role].to(device) for role in roles],
+                [getattr(layer, role)[part].to(device) for role in roles],
+            )
+            shapes = [[list(weight.shape) for weight in side] for side in sides]
+            if shapes[0] != shapes[1]:
+                raise _different(f"{name}'s {' and '.join(roles)} weights are {shapes[0]}", shapes[1])
+            yield HeadsChange(name, product, tracked, Change(*map(tuple, sides)), layer.notes)
+        progress(done / len(new))
 
-    def pair(index: int) -> LayerPair:
-        layers = old[index], new[index]
-        was, now = ({role: getattr(layer, role) for role in ROLES} for layer in layers)
-        return LayerPair(old.names[index], was, now, range(len(was["query"])), layers[1].notes)
 
-    return {name: partial(pair, index) for index, name in enumerate(old.names)}
+def _all_heads(old: Layers, new: Layers) -> Iterator[tuple[int, str, list[int], Roles]]:
+    """Each layer's place in the model after, its name, its heads and its weights before."""
+    for one, other in zip_longest(old.names, new.names, fillvalue="missing"):
+        if one != other:
+            raise _different(f"an attention layer is {one}", other)
+    for index, layer in enumerate(old):
+        yield index, layer.name, list(range(len(layer.query))), {role: getattr(layer, role) for role in ROLES}
 
 
-def _pairs_of_run(run: Path, later: Layers) -> LayerPairs:
-    """The tracked heads of a run at its beginning, and of the same model after."""
+def _tracked(run: Path, later: Layers) -> Iterator[tuple[int, str, list[int], Roles]]:
+    """Like `_all_heads`, for the tracked heads of a run at its beginning."""
     info = read_run(run, "tracked")
     if not info["layers"] or set(info["settings"]["products"]) != set(PRODUCTS):
         raise RankriseError(
@@ -302,22 +299,15 @@ def _pairs_of_run(run: Path, later: Layers) -> LayerPairs:
     ends = [name for name in later.names if first == name or first.endswith(f".{name}")]
     prefix = first.removesuffix(ends[0]) if len(ends) == 1 else ""
     places = {f"{prefix}{name}": index for index, name in enumerate(later.names)}
-
-    def pair(about: dict[str, Any]) -> LayerPair:
-        name, tracked, layer = about["name"], about["tracked_heads"], later[places[about["name"]]]
-        if max(tracked) >= len(layer.query):
-            raise _different(f"{name} tracks head {max(tracked)}", f"{len(layer.query)} heads")
-        before = {role: initial[tensor_name(name, role)] for role in ROLES}
+    for about in info["layers"]:
+        name = about["name"]
+        if name not in places:
+            raise _different(f"{run} tracks {name}", f"{', '.join(later.names)} are")
+        weights = {role: initial[tensor_name(name, role)] for role in ROLES}
         groups = list(dict.fromkeys(about["groups"]))
         shared = [groups.index(group) for group in about["groups"]]
-        before |= {role: before[role][shared] for role in ("key", "value")}
-        after = {role: getattr(layer, role)[torch.tensor(tracked)] for role in ROLES}
-        return LayerPair(name, before, after, tracked, layer.notes)
-
-    missing = [about["name"] for about in info["layers"] if about["name"] not in places]
-    if missing:
-        raise _different(f"{run} tracks {missing[0]}", f"{', '.join(later.names)} are")
-    return {about["name"]: partial(pair, about) for about in info["layers"]}
+        weights |= {role: weights[role][shared] for role in ("key", "value")}
+        yield places[name], name, about["tracked_heads"], weights
 
 
 def _is_run(source: Source) -> bool:
@@ -334,13 +324,6 @@ def _newest(source: Source) -> Source:
         raise RankriseError(f"{source} holds no checkpoints: pass one that was saved of it.")
     verified_step(found, [WEIGHTS])
     return found
-
-
-def _refuse_different(kind: str, old: Iterable[str], new: Iterable[str]) -> None:
-    """Refuse two models whose layers or matrices have other names."""
-    for one, other in zip_longest(old, new, fillvalue="missing"):
-        if one != other:
-            raise _different(f"a {kind} is {one}", other)
 
 
 def _different(before: str, after: object) -> RankriseError:

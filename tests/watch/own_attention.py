@@ -248,7 +248,7 @@ class OutputSkipped(Separate):
         return self.o_proj(mixed) + mixed[..., :WIDTH]
 
 
-REFUTED = [OfSigns, TalkingHeads, OutputSkipped]
+REFUTED = [TalkingHeads, OutputSkipped]
 
 
 class UnnamedNorm(Separate):

@@ -121,7 +121,7 @@ def diverged() -> GPT2LMHeadModel:
     ("after", "named"),
     [
         (lambda: gpt2(n_layer=3), "transformer.h.2.attn"),
-        (lambda: gpt2(n_head=2), "transformer.h.0.attn's key"),
+        (lambda: gpt2(n_head=2), "transformer.h.0.attn"),
         (lambda: made("llama"), "model.layers.0.self_attn"),
         (diverged, r"h\.1\.attn \(VO\), head 4"),
         (None, "share their weights"),
