@@ -6,7 +6,7 @@ python benchmarks/choices_table.py results/vit-cifar10-choices
 import argparse
 
 from rankrise.claims import Estimate, effects, learned
-from rankrise.runs import at_their_best, choices_of, open, studies
+from rankrise.runs import choices_of, open, studies
 
 
 def main() -> None:
@@ -15,13 +15,12 @@ def main() -> None:
     for study in studies(open(parser.parse_args().runs)):
         choices = choices_of(study)
         scores = [learned(choice.runs) for choice in choices]
-        best = at_their_best(choices, [score.score for score in scores])
         ranks = [f"{name} {what}" for name in ("KQ", "VO") for what in ("grows", "ends at")]
         print(f"| {' | '.join(['choice', 'accuracy', 'losses', *ranks])} |")
         print("| --- " * (3 + len(ranks)) + "|")
-        for choice, score, is_best in zip(choices, scores, best, strict=True):
+        for choice, score in zip(choices, scores, strict=True):
             cells = [
-                choice.label if is_best else f"*{choice.label}*",
+                choice.label,
                 f"{score.accuracy:.1%}".replace("%", " %"),
                 f"{score.loss:.2g}; {score.validation_loss:.3g}",
             ]

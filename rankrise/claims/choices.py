@@ -50,12 +50,6 @@ class Learned:
     validation_loss: float
     accuracy: float
 
-    @property
-    def score(self) -> float:
-        """The number by which learning rates are compared: accuracy, else the validation loss."""
-        known = [self.accuracy, -self.validation_loss, -self.loss]
-        return next((one for one in known if np.isfinite(one)), -np.inf)
-
 
 def learned(runs: Sequence[TrackedRun]) -> Learned:
     """The final training loss, validation loss and accuracy."""

@@ -7,7 +7,7 @@
 
 from rankrise.foundations.errors import NotRecorded
 from rankrise.runs._open import Run, by_kind, folders_of, found_stages, open
-from rankrise.runs._study import Choice, Study, at_their_best, choices_of, studies
+from rankrise.runs._study import Choice, Study, choices_of, studies
 from rankrise.runs.toy.run import Descent, FullWeights, PerturbedCurve, ToyRun, open_toy
 from rankrise.watch import TrackedRun
 
@@ -21,7 +21,6 @@ __all__ = [
     "Study",
     "ToyRun",
     "TrackedRun",
-    "at_their_best",
     "by_kind",
     "choices_of",
     "folders_of",

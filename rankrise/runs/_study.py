@@ -204,20 +204,3 @@ def _place(choice: Choice) -> list[tuple[int, float, str]]:
         (ORDER.index(name), value if isinstance(value, float) else 0.0, str(value))
         for name, value in choice.changes.items()
     ]
-
-
-def at_their_best(choices: Sequence[Choice], scores: Sequence[float]) -> list[bool]:
-    """Whether each choice has the highest score among its learning rates.
-
-    >>> one, two = (Choice({"optimiser": "sgd", "learning_rate": rate}, ()) for rate in (0.1, 0.2))
-    >>> at_their_best([Choice({}, ()), one, two], [0.9, 0.5, 0.6])
-    [True, False, True]
-    """
-    best: dict[str, float] = {}
-    others = [
-        "".join(f"{name} {value}, " for name, value in choice.changes.items() if name != "learning_rate")
-        for choice in choices
-    ]
-    for other, score in zip(others, scores, strict=True):
-        best[other] = max(best.get(other, score), score)
-    return [not other or score == best[other] for other, score in zip(others, scores, strict=True)]

@@ -1,6 +1,7 @@
 """Plain gradient descent, as the paper trained its toy models: on diagonal weights or full matrices."""
 
 import math
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -33,34 +34,25 @@ def gradient_descent(
     >>> bool(descent.losses[-1] < descent.losses[0]), len(descent.times)
     (True, 232)
     """
+
+    def change(weights: Tensor) -> tuple[Tensor, Tensor]:
+        u, v = weights
+        loss, gradient = network.value_and_gradient(u * v)
+        return loss, torch.stack([step * v * gradient, step * u * gradient])
+
     unit = -log10_alpha * math.log(10)
     steps = math.ceil(until * unit / step)
-    every = math.ceil(steps / POINTS)
-    u, v = 10**log10_alpha * u0, 10**log10_alpha * v0
     active = torch.full_like(u0, math.inf)
     kept: list[tuple[float, Tensor, Tensor]] = []
-    message = f"Trained to rescaled time {until:g}."
-    for number in range(steps + 1):
-        a = u * v
-        loss, gradient = network.value_and_gradient(a)
-        time = number * step / unit
-        if not (loss < LARGEST and a.abs().amax() < LARGEST):
-            message = f"Stopped at step {number}: the loss is {loss.item()}; take a step below {step:g}."
-            break
-        active[(a.abs() >= ACTIVE) & active.isinf()] = time
-        if number % every == 0 or number == steps:
-            kept.append((time, a, loss))
-        u, v = u - step * v * gradient, v - step * u * gradient
-    times, values, losses = zip(*kept, strict=True)
-    return Descent(
-        torch.tensor(times, dtype=torch.float64),
-        torch.stack(values),
-        torch.stack(losses),
-        active,
-        step,
-        log10_alpha,
-        message,
-    )
+    for number, loss, (u, v) in _descend(10**log10_alpha * torch.stack([u0, v0]), change, steps):
+        values, time = u * v, number * step / unit
+        active[(values.abs() >= ACTIVE) & active.isinf()] = time
+        if number % math.ceil(steps / POINTS) == 0 or number == steps:
+            kept.append((time, values, loss))
+    times, curves, losses = zip(*kept, strict=True)
+    rescaled = torch.tensor(times, dtype=torch.float64)
+    message = _message(number == steps, until, step)
+    return Descent(rescaled, torch.stack(curves), torch.stack(losses), active, step, log10_alpha, message)
 
 
 def train_full_weights(
@@ -72,48 +64,60 @@ def train_full_weights(
     vectors are free, so which direction comes next is no longer a choice among coordinates. For a single head
     the stages are predicted too, up to `until`.
     """
+
+    def change(weights: Tensor) -> tuple[Tensor, Tensor]:
+        weights = weights.requires_grad_()
+        loss = full_loss(network, weights)
+        return loss.detach(), step * torch.autograd.grad(loss, weights)[0]
+
     dimension = network.inputs.shape[-1]
     layers, heads = (1, 1) if isinstance(network, DiagonalHead) else (network.layers, network.heads)
     source = torch.Generator().manual_seed(seed)
-    shape = (4, layers, heads, dimension, dimension)
-    weights = 10**log10_scale * torch.randn(shape, generator=source, dtype=torch.float64)
+    start = torch.randn((4, layers, heads, dimension, dimension), generator=source, dtype=torch.float64)
     steps = math.ceil(until * -log10_scale * math.log(10) / step)
-    every = math.ceil(steps / FULL_POINTS)
-    kept: list[tuple[float, float, Tensor, Tensor]] = []
-    message = f"Trained to rescaled time {until:g}."
-    for number in range(steps + 1):
-        weights = weights.detach().requires_grad_()
-        loss = full_loss(network, weights)
-        if not (loss < LARGEST and weights.detach().square().sum() < LARGEST):
-            message = f"Stopped at step {number}: the loss is {loss.item()}; take a step below {step:g}."
-            break
-        (gradient,) = torch.autograd.grad(loss, weights)
-        if number % every == 0 or number == steps:
-            key_query, value_output = (
-                torch.linalg.svdvals(product).flatten() for product in _products(weights.detach())
-            )
-            kept.append((number * step, float(loss.detach()), key_query, value_output))
-        weights = weights - step * gradient
+    kept: list[tuple[float, Tensor, Tensor, Tensor]] = []
+    for number, loss, weights in _descend(10**log10_scale * start, change, steps):
+        if number % math.ceil(steps / FULL_POINTS) == 0 or number == steps:
+            products = (torch.linalg.svdvals(product).flatten() for product in _products(weights))
+            kept.append((number * step, loss, *products))
     times, losses, key_queries, value_outputs = zip(*kept, strict=True)
-    predicted = [torch.zeros(0, dtype=torch.float64)] * 2  # none for several heads
-    if isinstance(network, DiagonalHead):
-        head = FullHead(network.inputs, network.targets, network.objective)
-        most = FEW if dimension > LARGE else 10_000
-        stages = predict.greedy(head, until=until, max_stages=most)
-        for product in range(2):
-            ranks = {stage.rank: stage.time for stage in reversed(stages) if stage.product == product}
-            predicted[product] = torch.tensor([ranks[rank] for rank in sorted(ranks)], dtype=torch.float64)
     return FullWeights(
-        times=torch.tensor(times, dtype=torch.float64),
-        losses=torch.tensor(losses, dtype=torch.float64),
-        singular_values_kq=torch.stack(key_queries),
-        singular_values_vo=torch.stack(value_outputs),
-        log10_scale=log10_scale,
-        step=step,
-        message=message,
-        predicted_kq=predicted[0],
-        predicted_vo=predicted[1],
+        torch.tensor(times, dtype=torch.float64),
+        torch.stack(losses),
+        torch.stack(key_queries),
+        torch.stack(value_outputs),
+        log10_scale,
+        step,
+        _message(number == steps, until, step),
+        *(_predicted(network, until) if isinstance(network, DiagonalHead) else ()),
     )
+
+
+def _descend(
+    weights: Tensor, change: Callable[[Tensor], tuple[Tensor, Tensor]], steps: int
+) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Yield the number, the loss and the weights of each step, until they diverge."""
+    for number in range(steps + 1):
+        loss, less = change(weights)
+        if not (loss < LARGEST and weights.detach().square().sum() < LARGEST):
+            return
+        yield number, loss, weights.detach()
+        weights = weights.detach() - less
+
+
+def _message(whole: bool, until: float, step: float) -> str:
+    return f"Trained to rescaled time {until:g}." if whole else f"Diverged: take a step below {step:g}."
+
+
+def _predicted(network: DiagonalHead, until: float) -> list[Tensor]:
+    """The times at which each product of a full head reaches rank 1, 2 and so on."""
+    head = FullHead(network.inputs, network.targets, network.objective)
+    most = FEW if network.inputs.shape[-1] > LARGE else 10_000
+    stages, found = predict.greedy(head, until=until, max_stages=most), []
+    for product in range(2):
+        ranks = {stage.rank: stage.time for stage in reversed(stages) if stage.product == product}
+        found.append(torch.tensor([ranks[rank] for rank in sorted(ranks)], dtype=torch.float64))
+    return found
 
 
 def full_loss(network: Network, weights: Tensor) -> Tensor:

@@ -45,22 +45,10 @@ def initialisation_of(settings: ToySettings, seed: int) -> tuple[Tensor, Tensor]
 
 
 def compute(folder: Path, settings: ToySettings, piece: Piece) -> None:
-    """Compute one piece and write its file, on one thread: a seed gives the same numbers on any workers.
-
-    Waits for the pieces that it needs, which other workers have begun.
-    """
-    run, threads = ToyRun(folder, settings, {}), torch.get_num_threads()
+    """Compute one piece and write its file, once the pieces that it needs are there."""
+    run, network, seed = ToyRun(folder, settings, {}), network_of(settings, piece.seed), piece.seed
     while not all(map(run.has, needs(piece, settings))):
         sleep(0.05)
-    torch.set_num_threads(1)
-    try:
-        _compute(run, settings, piece)
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _compute(run: ToyRun, settings: ToySettings, piece: Piece) -> None:
-    network, seed, folder = network_of(settings, piece.seed), piece.seed, run.folder
     match piece.kind:
         case "stages":
             stages = predict.greedy(network, until=settings.until)

@@ -11,6 +11,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import is_taken
 from rankrise.foundations.provenance import machine, now, versions
@@ -58,11 +60,16 @@ def run_toy(
 def _computed(run: ToyRun, pieces: list[Piece], workers: int) -> Generator[None]:
     """Compute pieces, which come after those that they need, and yield as each is finished."""
     if workers == 1:
-        for piece in pieces:
-            compute(run.folder, run.settings, piece)
-            yield
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # a seed gives the same numbers on any number of workers
+        try:
+            for piece in pieces:
+                compute(run.folder, run.settings, piece)
+                yield
+        finally:
+            torch.set_num_threads(threads)
         return
-    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _end_with_parent)
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _begin_worker)
     try:
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # workers inherit it, and leave Ctrl-C to us
         running = [pool.submit(compute, run.folder, run.settings, piece) for piece in pieces]
@@ -99,8 +106,9 @@ def _begin(folder: Path, settings: ToySettings, command: str, note: str) -> ToyR
     return ToyRun(folder, settings, info)
 
 
-def _end_with_parent() -> None:
-    """Let a worker end when its parent is killed."""
+def _begin_worker() -> None:
+    """One thread, and an end when the parent is killed."""
+    torch.set_num_threads(1)
     parent = multiprocessing.parent_process()
     assert parent is not None
 
