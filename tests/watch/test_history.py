@@ -192,20 +192,6 @@ def test_changes_smaller_than_the_spacing_of_bfloat16_are_noise_where_keys_are_s
     assert not run.below_noise("KQ")[3:].any()
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("base", ["first", "previous"])
-def test_numbers_on_a_gpu_are_those_of_the_processor(tmp_path, base):
-    made.tracked_series(tmp_path, made.text_model(), [0, 1, 5, 9], dtypes=(torch.bfloat16,))
-    on_cpu, on_gpu = (
-        watch.history(tmp_path / "bfloat16", tmp_path / device, base=base, matrices="*.mlp.*", device=device)
-        for device in ("cpu", "cuda")
-    )
-    for what in (*on_cpu.products, *on_cpu.matrices):
-        for curve in ("stable_rank", "norm", "noise_share", "noise_rank"):
-            one, other = (getattr(run, curve)(what) for run in (on_cpu, on_gpu))
-            np.testing.assert_allclose(one, other, rtol=1e-4, err_msg=f"{what} {curve}")
-
-
 # ----------------------------------------------------------------------------------------------------------
 # Ordinary mistakes: the error names the culprit, and what was measured is kept.
 

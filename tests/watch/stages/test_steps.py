@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
 from smooth_curves import smooth_curve
 
-from rankrise import watch
-from rankrise.watch._stages import Curve
 from rankrise.watch._steps import PIECES, draw_curves, find_steps
 
 STEPS = np.arange(1, 1501)
@@ -146,19 +144,3 @@ def test_smooth_curves_without_noise() -> None:
     for growth in GROWTHS:
         assert find_steps(TIME, growth, direction="up") == []
         assert find_steps(TIME, growth, direction="up", scale="linear") == []
-
-
-def test_runs_of_many_curves() -> None:
-    """A dozen curves of ranks and values a run, none of which steps: at most one run in six alarms."""
-    alarms = 0
-    steps = np.unique(np.geomspace(1, 5000, 90).astype(int))
-    for seed in range(6):
-        source = np.random.default_rng(seed)
-        loss = steps**-0.2 * np.exp(0.05 * source.standard_normal(len(steps)))
-        curves = [Curve("loss", steps, loss, "down")]
-        for number in range(12):
-            growth = 1 + source.uniform(0.5, 5) * (1 - np.exp(-steps / 10 ** source.uniform(2, 4)))
-            noise = np.exp(source.choice([0.01, 0.05]) * source.standard_normal(len(steps)))
-            curves.append(Curve(f"curve {number}", steps, growth * noise, alone=False))
-        alarms += len(watch.find_stages(curves)) > 0
-    assert alarms <= 1

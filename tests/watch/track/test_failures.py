@@ -187,16 +187,3 @@ def test_a_forked_copy_of_the_tracker_changes_nothing(tmp_path):
     run = watch.load(tmp_path)
     assert run.finished
     assert run.measured.tolist() == run.steps()["step"].tolist() == [1, 2, 3, 4]
-
-
-def test_memory_for_copies_is_taken_once(tmp_path):
-    def memory():
-        units = tracker._staging._free[-1].weights.values()
-        return sorted(tensor.data_ptr() for roles in units for tensor in roles.values())
-
-    with watch.RankTracker(tiny(), tmp_path, schedule=EVERY, strict=True) as tracker:
-        tracker.step(0)
-        tracker.wait()
-        before = memory()
-        train(tracker._model, range(1, 50), after=lambda *now: (tracker.step(*now), tracker.wait()))
-        assert memory() == before

@@ -71,17 +71,6 @@ def test_rerun_steps_replace_the_old_ones(tmp_path):
     assert all(stray.exists() for stray in strays)
 
 
-def test_training_that_goes_back_within_a_process(tmp_path, caplog):
-    with watch.RankTracker(tiny(), tmp_path, schedule=EVERY) as tracker:
-        for step in (1, 2, 3, 4, 2, 3):
-            tracker.step(step, loss=float(step))
-    run = watch.load(tmp_path)
-    assert run.measured.tolist() == run.steps()["step"].tolist() == [1, 2, 3]
-    (message,) = caplog.messages
-    assert "step 2 comes again" in message
-    assert "6 rows" in message
-
-
 def test_restarted_from_the_beginning(tmp_path, caplog):
     """An unfinished run starts over with the same initial weights; with others it is another run."""
     for _ in range(2):

@@ -5,7 +5,7 @@ import json
 import numpy
 import pytest
 import torch
-from tiny_model import batch, tiny, train
+from tiny_model import tiny, train
 from torch import nn
 
 from rankrise import watch
@@ -107,35 +107,6 @@ def test_the_end_is_measured(tmp_path):
         assert len((run.folder / "ranks.jsonl").read_text().splitlines()) == len(run.measured)
         assert run.stable_rank("VO")[-1].tolist() == due.stable_rank("VO")[-1].tolist()
         numpy.testing.assert_array_equal(run.spectrum("KQ", 3), due.spectrum("KQ", 3))
-
-
-def test_grouped_heads(tmp_path):
-    """Keys and values that heads share are kept once, and measured with each of them."""
-    transformers = pytest.importorskip("transformers")
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=11,
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-    )
-    model = transformers.LlamaForCausalLM(config)
-    before = products(model)
-    with watch.RankTracker(model, tmp_path, schedule=EVERY) as tracker:
-        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-        model(batch(0), labels=batch(0)).loss.backward()
-        optimizer.step()
-        tracker.step(1)
-    from safetensors.torch import load_file
-
-    assert load_file(tmp_path / "initial.safetensors")["model.layers.0.self_attn.key"].shape == (2, 16, 4)
-    run = watch.load(tmp_path)
-    assert run.layers[0]["groups"] == [0, 0, 1, 1]
-    for name in ("KQ", "VO"):
-        values = torch.linalg.svdvals(products(model)[name] - before[name])
-        numpy.testing.assert_allclose(run.top(name)[0], values[..., :8], rtol=1e-4, atol=1e-6 * values.max())
 
 
 def test_schedule_is_dense_early_and_logarithmic_later():
@@ -284,7 +255,7 @@ def test_a_layout_is_proved_before_training_or_noted_as_a_guess(tmp_path, recwar
     with pytest.raises(RankriseError):
         watch.RankTracker(nn.Sequential(Fused((2, 3, 4))), tmp_path / "wrong", check=torch.randn(1, 5, 8))
     assert not (tmp_path / "wrong").exists()
-    proved = watch.RankTracker(nn.Sequential(Fused()), tmp_path / "proved", check=(torch.randn(2, 5, 8), 0))
+    proved = watch.RankTracker(nn.Sequential(Fused()), tmp_path / "proved", check=torch.randn(2, 5, 8))
     proved.close()
     assert watch.load(tmp_path / "proved").notes == []
 

@@ -1,4 +1,4 @@
-"""Training with checkpoints of its own, once in peace and once killed many times:
+"""Training with checkpoints of its own, killed many times and once in peace:
 
 python training_run.py FOLDER KILLS
 """
@@ -8,7 +8,6 @@ import random
 import signal
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -19,9 +18,9 @@ from rankrise import watch
 STEPS, SAVE = 83, 10  # the last step is not due
 
 
-def main(folder: Path, doom: Callable[[int], None] = lambda steps: None) -> None:
-    """Train to the end, from the last checkpoint if there is one; `doom` is told how many steps are done."""
-    doom(0)
+def main(folder: Path, killed_at: int | None = None, wait: float = 0.0) -> None:
+    """Train to the end, from the last checkpoint if there is one; or be killed, `wait` seconds after so many
+    steps and before five more, so that speed does not decide how far it comes."""
     model = tiny()
     torch.manual_seed(5)  # dropout
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
@@ -34,17 +33,21 @@ def main(folder: Path, doom: Callable[[int], None] = lambda steps: None) -> None
             torch.set_rng_state(state["random"])
             done = state["step"]
         for step in range(done + 1, STEPS + 1):
+            if step - done == killed_at:
+                threading.Timer(wait, os.kill, (os.getpid(), signal.SIGKILL)).start()
+            if killed_at is not None and step - done == killed_at + 5:
+                signal.pause()
             loss = loss_of(model, step)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             tracker.step(step, loss=loss)
-            doom(step - done)
             if step % SAVE == 0:
                 tracker.flush()
+                weights, moments = model.state_dict(), optimizer.state_dict()
                 state = {
-                    "model": model.state_dict(),
-                    "optimizer": optimizer.state_dict(),
+                    "model": weights,
+                    "optimizer": moments,
                     "random": torch.get_rng_state(),
                     "step": step,
                 }
@@ -52,56 +55,22 @@ def main(folder: Path, doom: Callable[[int], None] = lambda steps: None) -> None
                 os.replace(f"{checkpoint}.new", checkpoint)
 
 
-def doomed(steps: int, wait: float) -> Callable[[int], None]:
-    """Kill this process that many seconds after its step, and let it train no more than five steps until
-    then: how fast it trains does not decide how far it comes."""
-
-    def doom(done: int) -> None:
-        if done == steps:
-            threading.Timer(wait, os.kill, (os.getpid(), signal.SIGKILL)).start()
-        if done == steps + 5:
-            signal.pause()
-
-    return doom
-
-
-def killed_many_times(folder: Path, kills: int) -> int:
-    """Train in processes that are killed at random moments, then once to the end. Returns how many were."""
-    generator, killed = random.Random(0), 0
-    dooms = [doomed(generator.randint(0, 14), generator.random() * 0.05) for _ in range(kills)]
-    for doom in [*dooms, lambda steps: None]:
-        process = os.fork()  # a fresh process, without the time to import torch
-        if process == 0:
-            try:
-                main(folder, doom)
-            except BaseException as error:
-                print(repr(error), file=sys.stderr)
-                os._exit(1)
-            os._exit(0)
-        status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-        if status == 1:
-            raise SystemExit("training failed")
-        killed += status == -signal.SIGKILL
-        if (folder / "run" / "run.json").exists():
-            run = watch.load(folder / "run")  # readable at any moment, and in order
-            assert (run.measured[1:] > run.measured[:-1]).all()
-    return killed
-
-
-def warm_up() -> None:
-    """What every process would import or set up anew."""
-    model = tiny()
-    for parameter in model.parameters():
-        parameter.grad = torch.zeros_like(parameter)
-    torch.optim.Adam(model.parameters()).step()
-    list(watch.heads(model))
-
-
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    warm_up()
+    torch.optim.Adam(tiny().parameters())  # imported once, before the forks
     whole, broken = Path(sys.argv[1]) / "whole", Path(sys.argv[1]) / "broken"
-    for made in (whole, broken):
-        made.mkdir()
-    print(killed_many_times(broken, int(sys.argv[2])))
+    whole.mkdir()
+    broken.mkdir()
+    generator, killed = random.Random(0), 0
+    for _ in range(int(sys.argv[2])):
+        doom = generator.randint(1, 15), generator.random() * 0.05
+        process = os.fork()  # a fresh process, without the time to import torch
+        if process == 0:
+            main(broken, *doom)
+            os._exit(0)
+        killed += os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == -signal.SIGKILL
+        run = watch.load(broken / "run")  # readable at any moment, and in order
+        assert (run.measured[1:] > run.measured[:-1]).all()
+    main(broken)
     main(whole)
+    print(killed)
