@@ -76,8 +76,8 @@ def check(model: nn.Module, batch: Batch) -> LayoutCheck:
     `batch` is what the model is called with: a tensor; a dictionary of named arguments; a tuple or list of
     arguments; or a function that runs the model it is given. A few tokens are enough.
 
-    Each attention layer is tried on a copy, on its first call; layers that work alike are tried once. A layout
-    by which a layer does not work raises an error. A proof holds for the class in this process: it is no
+    Each attention layer is tried on a copy, on its first call; layers that work alike are tried once. If a
+    layer does not work by its layout, that is an error. A proof holds for the class in this process: it is no
     longer announced as a guess. Queries and keys that are exchanged pass, since the spectra are the same.
 
     >>> model = nn.TransformerEncoderLayer(d_model=8, nhead=2, batch_first=True)

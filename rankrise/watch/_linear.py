@@ -101,10 +101,7 @@ class Projection:
                 f"{second.weight.shape[1]}"
             )
         dtype = torch.promote_types(self.weight.dtype, torch.float32)
-        if isinstance(scale, DTensor):
-            scale = scale.full_tensor()
-        factor = torch.ones(()) if scale is None else scale.detach()
-        factor = factor.to(self.weight.device, dtype)
+        factor = 1.0 if scale is None else _values(scale).to(self.weight.device, dtype)
         up = second.weight.to(dtype)
         bias = None if second.bias is None else second.bias.to(dtype)
         if self.bias is not None:

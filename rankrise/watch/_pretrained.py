@@ -120,21 +120,13 @@ def open_weights(source: str | Path, architecture: Path | None = None) -> Opened
     checkpoint = Checkpoint.open(source)
     config = (architecture or checkpoint.folder) / CONFIG
     if not config.is_file():
-        raise RankriseError(
-            f"{str(source)!r} has no {CONFIG} beside its weights, so its parts cannot be told apart: "
-            f"build the model and pass it instead{advice_below(Path(source))}."
-        )
+        raise RankriseError(f"{str(source)!r} has no {CONFIG}: build the model{advice_below(Path(source))}.")
     return architecture_of(config).bind(checkpoint, str(source))
 
 
 def architecture_of(path: Path) -> Opened:
     """The model that a config.json describes, of transformers or timm, without a checkpoint."""
     config = _without_other_places(read_json(path), path)
-    if "model_type" not in config and "architecture" not in config:
-        raise RankriseError(
-            f"{str(path)!r} names neither a model_type (transformers) nor an architecture (timm): build "
-            "the model and pass it instead."
-        )
     library = "transformers" if "model_type" in config else "timm"
     module = require(library, extra=library, purpose=f"Reading a checkpoint of {library}")
     try:

@@ -142,30 +142,6 @@ class Parametrised(Separate):
         parametrizations.orthogonal(self.k_proj)
 
 
-class TurnedLinear(nn.Linear):
-    """Its weight is (in, out)."""
-
-    def forward(self, x):
-        return x @ self.weight
-
-
-class OfTurnedLayers(Separate):
-    """All sizes fit as `nn.Linear` has them too."""
-
-    def change(self):
-        self.n_heads = 2
-        self.q_proj, self.k_proj, self.v_proj, self.o_proj = (
-            TurnedLinear(WIDTH, WIDTH, bias=False) for _ in range(4)
-        )
-
-    def parts(self, x):
-        return [cut(one(x), 2) for one in (self.q_proj, self.k_proj, self.v_proj)]
-
-    def family(self):
-        *inputs, output = (linear(one.weight.T) for one in self.children())
-        return Attention(*(one.cut(2) for one in inputs), output)
-
-
 class FromLatent(Separate):
     """Keys and values come up from one latent; a norm with weights may stand between."""
 
@@ -212,7 +188,7 @@ class SharedKeyPart(Separate):
 
 PLAIN = [
     *(Separate, QueryAndKeyExchanged, SharedByDistantHeads, Fused, FusedByHead, EinsumAttention, ListOfHeads),
-    *(OfTurnedLayers, Parametrised, FromLatent, FromNormedLatent, SharedKeyPart),
+    *(Parametrised, FromLatent, FromNormedLatent, SharedKeyPart),
 ]
 UNPROVED = (Parametrised, FromLatent, FromNormedLatent, SharedKeyPart)
 """Read rightly by their family, and with heads computed from several weights, which cannot be tried apart."""
@@ -240,15 +216,6 @@ class TalkingHeads(Separate):
         query, key, value = self.parts(x)
         logits = self.mix((query @ key.mT).movedim(1, -1)).movedim(-1, 1)
         return self.o_proj((torch.softmax(logits, -1) @ value).transpose(1, 2).flatten(2))
-
-
-class OutputSkipped(Separate):
-    def forward(self, x):
-        mixed = attend(*self.parts(x))
-        return self.o_proj(mixed) + mixed[..., :WIDTH]
-
-
-REFUTED = [TalkingHeads, OutputSkipped]
 
 
 class UnnamedNorm(Separate):

