@@ -10,9 +10,8 @@ def figures(
 ) -> None:
     """Draw the paper's figures from runs: PNG, SVG, and the data as CSV.
 
-    A toy run has Figures 3 and 6 to 10, of its first seed, and descent beside flow. Tracked runs have Figures
-    1, 2, 4, 5 and 11 to 16 where they were trained on the paper's data, and the same drawings under plain
-    names on any other.
+    A toy run has Figures 3 and 6 to 10, of its first seed. Tracked runs have Figures 1, 2, 4, 5 and 11 to 16
+    where they were trained on the paper's data, and the same drawings under plain names on any other.
 
     Args:
         runs: folders of runs, or of sweeps; one toy run at most.

@@ -92,18 +92,16 @@ def _cells(rows: list[MatrixChange]) -> list[str]:
 
 
 def _overlap_table(overlap: ModelOverlap) -> "Table":
-    """One line for each layer and product, means over heads."""
+    """A line for each layer and product, means over the heads that changed."""
     numbers = _layer_numbers(row.layer for row in overlap.rows)
-    lines: dict[tuple[str, str], list[HeadOverlap]] = {}
-    for row in overlap.rows:
-        lines.setdefault((numbers[row.layer], row.matrix), []).append(row)
+    names = ("directions", "left", "left_by_chance", "right", "right_by_chance")
     table = []
-    for line, rows in lines.items():
-        changed = [row for row in rows if row.left is not None]
-        names = "left", "left_by_chance", "right", "right_by_chance"
-        means = [f"{fmean(getattr(row, name) for row in changed):.2f}" if changed else "-" for name in names]
-        table.append((*line, str(len(rows)), f"{fmean(row.directions for row in rows):.3g}", *means))
-    titles = (*LEFT, "heads", "directions", "left", "chance", "right", "chance")
+    for layer, matrix in dict.fromkeys((row.layer, row.matrix) for row in overlap.rows):
+        rows = [row for row in overlap.rows if (row.layer, row.matrix) == (layer, matrix)]
+        rows = [row for row in rows if row.left is not None]
+        means = [f"{fmean(getattr(row, name) for row in rows):.2f}" if rows else "-" for name in names]
+        table.append((numbers[layer], matrix, *means))
+    titles = (*LEFT, "directions", "left", "chance", "right", "chance")
     return plain_table(titles, table, LEFT, "overlap of learned directions")
 
 

@@ -32,15 +32,13 @@ def bar(description: str, total: float, unit: str = "") -> Iterator[Move]:
         progress.TextColumn("{task.description}", markup=False),
         progress.BarColumn(),
         progress.TaskProgressColumn(),
-        progress.TextColumn("{task.fields[rate]}", style="progress.data.speed"),
         progress.TimeRemainingColumn(),
     )
     with progress.Progress(*columns, console=Console(stderr=True)) as shown:
-        task = shown.add_task(description, total=total, rate="")
+        task = shown.add_task(description, total=total)
 
         def move_to(done: float, description: Any = None, total: Any = None, tell: bool = False) -> None:
             shown.update(task, completed=done, description=description, total=total)
-            shown.update(task, rate=rate(shown.tasks[0].speed or 0.0, unit))
 
         yield move_to
 
@@ -58,7 +56,7 @@ def progress_lines(
     >>> move_to = progress_lines("counting", 100, "images", clock=lambda: next(clock), out=sys.stdout)
     >>> move_to(5)
     >>> move_to(50)
-    counting: 50 %, 5 images/s, 0:00:10 left
+    counting: 50 %, 5.00 images/s, 0:00:10 left
     >>> move_to(55)
     """
     begun = last = clock()
@@ -73,20 +71,10 @@ def progress_lines(
         if not tell and now - last < min(max(FIRST, (now - begun) / 10), LONGEST):
             return
         last, speed = now, (done - origin[1]) / max(now - origin[0], 1e-9)
-        parts = [f"{100 * done / total:.0f} %", rate(speed, unit)]
-        if speed > 0 and total > done:
-            parts.append(f"{timedelta(seconds=round(min((total - done) / speed, 1e10)))} left")
-        print(f"{description}: {', '.join(filter(None, parts))}", file=out or sys.stderr, flush=True)
+        text = f"{description}: {100 * done / total:.0f} %"
+        if speed > 0:
+            left = timedelta(seconds=round(min((total - done) / speed, 1e10)))
+            text += f"{f', {speed:,.2f} {unit}/s' if unit else ''}, {left} left"
+        print(text, file=out or sys.stderr, flush=True)
 
     return move_to
-
-
-def rate(speed: float, unit: str) -> str:
-    """Two digits, or whole numbers from 100 on.
-
-    >>> rate(12345.6, "images"), rate(0.0234, "stages"), rate(0.0, "stages"), rate(3.0, "")
-    ('12,346 images/s', '0.023 stages/s', '', '')
-    """
-    if not unit or speed <= 0:
-        return ""
-    return f"{speed:,.0f} {unit}/s" if speed >= 100 else f"{speed:.2g} {unit}/s"

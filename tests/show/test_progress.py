@@ -20,8 +20,8 @@ def lines_of(times: list[float], places: list[float], **told: bool) -> list[str]
     ("times", "places", "told", "last"),
     [
         ([1, 2, 4.9], [10, 500, 1000], {}, []),  # short work says nothing
-        ([10, 20], [500, 510], {}, ["training: 51 %, 1 images/s, 0:08:10 left"]),  # resumed, and no faster
-        ([0.5, 1.0], [500, 1000], {"tell": True}, ["training: 100 %, 1,000 images/s"]),
+        ([10, 20], [500, 510], {}, ["training: 51 %, 1.00 images/s, 0:08:10 left"]),  # resumed, and no faster
+        ([0.5, 1.0], [500, 1000], {"tell": True}, ["training: 100 %, 1,000.00 images/s, 0:00:00 left"]),
     ],
 )
 def test_lines_tell_rate_and_time_left(times, places, told, last) -> None:

@@ -11,7 +11,7 @@ from rankrise.show.figures import draw_figures
 
 pytestmark = pytest.mark.slow
 
-FIGURES = {"3", "6", "7", "8", "9", "10", "descent"}
+FIGURES = {"3", "6", "7", "8", "9", "10"}
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """What figures share: how each is declared, its panels, legends and marks, and the rows of its data."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,9 +26,8 @@ class Drawn(NamedTuple):
     rows: Rows
 
 
-@dataclass(frozen=True)
-class FigureKind:
-    """A figure, drawn once for each subject of a kind; see `subjects_of` in this folder.
+class FigureKind(NamedTuple):
+    """A figure, drawn once for each subject of a kind (`subjects_of` in this folder has them).
 
     `number` is the paper's, or a mapping from the data set to it; on other data the figure goes by its name.
     """

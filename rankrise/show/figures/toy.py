@@ -1,10 +1,9 @@
-"""Figures of toy runs: the paper's Figures 3 and 6 to 10, and gradient descent beside the exact flow."""
+"""Figures of toy runs: the paper's Figures 3 and 6 to 10."""
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
-from statistics import median
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +12,6 @@ from matplotlib.axes import Axes
 from rankrise.recipes.toy_settings import log10_of
 from rankrise.runs import NotRecorded, PerturbedCurve, ToyRun
 from rankrise.runs.toy.pieces import pieces_of
-from rankrise.runs.toy.run import ACTIVE
 from rankrise.show.figures import style
 from rankrise.show.figures.scaffold import Drawn, Rows, figure, grid, legend_of, rows_of
 from rankrise.show.figures.style import BLUE, DASHES, FAINT, INK, STYLES, new_figure, sequence, shades
@@ -102,18 +100,6 @@ def draw_loss(run: ToyRun) -> Drawn:
     return Drawn(picture, ("alpha", "rescaled_time", "loss"), rows)
 
 
-@figure("entries-kq", "toy", "7")
-def draw_entries_kq(run: ToyRun) -> Drawn:
-    """Entries of w_K*w_Q for each initialisation scale."""
-    return _draw_entries(run, "KQ")
-
-
-@figure("entries-vo", "toy", "8")
-def draw_entries_vo(run: ToyRun) -> Drawn:
-    """Entries of w_V*w_O for each initialisation scale."""
-    return _draw_entries(run, "VO")
-
-
 def _draw_entries(run: ToyRun, kind: str) -> Drawn:
     """Every entry in the exact flow under Algorithm 1's staircase, a panel per scale."""
     alphas, chosen = run.settings.alphas, _coordinates(run, kind)
@@ -139,22 +125,13 @@ def _draw_entries(run: ToyRun, kind: str) -> Drawn:
     return Drawn(picture, ("alpha", "rescaled_time", *(labels[c] for c in chosen)), rows)
 
 
-@figure("strict-minima", "toy", "9")
-def draw_strict_minima(run: ToyRun) -> Drawn:
-    """Noise at random times."""
-    return _draw_perturbations(run, "strict-minima", run.settings.strict_minima_std, "at random times")
-
-
-@figure("noise-robustness", "toy", "10")
-def draw_noise_robustness(run: ToyRun) -> Drawn:
-    """Noise when a coordinate wakes."""
-    crossed = f"{run.settings.threshold:g}".replace("e-0", "e-")
-    when = f"when a coordinate has just crossed {crossed}"
-    return _draw_perturbations(run, "noise-robustness", run.settings.noise_robustness_std, when)
-
-
-def _draw_perturbations(run: ToyRun, kind: str, std: float, when: str) -> Drawn:
+def _draw_perturbations(run: ToyRun, kind: str) -> Drawn:
     """Up to five perturbations, entry by entry, and how far all are from the original."""
+    settings = run.settings
+    std, when = settings.strict_minima_std, "at random times"
+    if kind == "noise-robustness":
+        crossed = f"{settings.threshold:g}".replace("e-0", "e-")
+        std, when = settings.noise_robustness_std, f"when a coordinate has just crossed {crossed}"
     curves = run.perturbations(_seed(run), kind)
     count = min(PERTURBATIONS, len(curves))
     shown = [round(part * (len(curves) - 1) / max(1, count - 1)) for part in range(count)]
@@ -210,45 +187,10 @@ def _draw_perturbation(panel: Axes, curve: PerturbedCurve, run: ToyRun) -> None:
     panel.set_title(f"from {curve.start:.3f}, {int((curve.original[0].abs() > VISIBLE).sum())} active")
 
 
-@figure("descent", "toy")
-def draw_descent(run: ToyRun) -> Drawn:
-    """Gradient descent beside the exact flow."""
-    seed, alpha = _seed(run), _descent_alpha(run)
-    descents = [run.descent(seed, alpha, step) for step in (None, *run.settings.other_steps)]
-    descents.sort(key=lambda descent: descent.step, reverse=True)
-    flow_times, _, flow_losses = _flow(run, alpha)
-    activation = run.flow(seed, alpha).activation_times(ACTIVE).numpy()
-    picture = new_figure(3.0)
-    left, right = picture.subplots(1, 2)
-    left.plot(flow_times, flow_losses, color=INK, linewidth=1.2, label="exact flow")
-    rows = rows_of(("loss", "flow"), flow_times, flow_losses)
-    looks = [(style.VERMILION, "o"), (BLUE, "s"), (style.SKY, "^"), (style.GREEN, "D")]
-    for number, descent in enumerate(descents):
-        colour, marker = looks[number % len(looks)]
-        name, line = f"step {descent.step:g}", STYLES[number % len(STYLES)]
-        times, losses = descent.times.numpy(), descent.losses.numpy()
-        left.plot(times, losses, color=colour, linestyle=line, label=f"descent, {name}")
-        reached = descent.activation_times.numpy()
-        both = np.isfinite(reached) & np.isfinite(activation) & (activation > 0)
-        late = 100 * (reached[both] / activation[both] - 1)
-        label = f"{name}: median {median(late.tolist()):.1f} %" if late.size else f"{name}: none active"
-        look: Any = {"markersize": 3, "color": colour, "markerfacecolor": "none"}
-        right.plot(activation[both], late, marker, label=label, **look)
-        rows += rows_of(("loss", name), times, losses)
-        rows += rows_of(("percent late", name), activation[both], late)
-    left.set(yscale="log", ylabel="loss (log)")
-    left.legend(loc="lower left")
-    right.axhline(0, color=INK, linewidth=0.6)
-    right.set_ylabel("% later than in the flow")
-    low, high = right.get_ylim()
-    right.set_ylim(min(0.0, low), high + 0.3 * (high - low))
-    right.legend(loc="upper left", handlelength=1.0)
-    left.set_title(rf"loss, $\alpha$ = {alpha}", pad=11)
-    right.set_title("when each coordinate becomes active", pad=11)
-    for panel in (left, right):
-        _over_rescaled_time(panel, run)
-    picture.suptitle("Gradient descent beside the exact flow")
-    return Drawn(picture, ("quantity", "curve", "rescaled_time", "value"), rows)
+figure("entries-kq", "toy", "7")(partial(_draw_entries, kind="KQ"))
+figure("entries-vo", "toy", "8")(partial(_draw_entries, kind="VO"))
+figure("strict-minima", "toy", "9")(partial(_draw_perturbations, kind="strict-minima"))
+figure("noise-robustness", "toy", "10")(partial(_draw_perturbations, kind="noise-robustness"))
 
 
 def _seed(run: ToyRun) -> int:

@@ -1,6 +1,5 @@
 """Figures of training itself, and of stages from run to run as scale and batch size change."""
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,8 +21,6 @@ METRICS = {
 }
 WINDOWS = 200
 """A curve of more points is drawn as medians over this many windows; the data has every point."""
-WIDE = 3
-"""A loss that spans this factor is drawn on a logarithmic axis."""
 VARIED = ("initialisation_scale", "batch_size", "seed", "epochs", "warm_up_epochs")
 """Settings in which runs "from stages to smooth" may differ."""
 LEADING = 4
@@ -40,19 +37,18 @@ def draw_course(study: Study) -> Drawn:
     if not shown:
         raise NotRecorded(f"{study.label} has no record of loss or metrics.")
     picture, panels = scaffold.grid(len(shown), (0.4, 2.1), ("", ""), 2 if len(shown) == 4 else 0)
-    looks = _looks(runs)
     rows: Rows = []
     for panel, name in zip(panels, shown, strict=True):
-        for run, (colour, style) in zip(runs, looks, strict=True):
+        for number, (run, colour) in enumerate(zip(runs, shades(len(runs)), strict=True)):
             steps, values = recorded(run, name)
             if len(steps):
                 moments, drawn = _windowed(run.at(steps), values)
-                look: Any = {"color": colour, "linestyle": style, "markersize": 4}
+                look: Any = {"color": colour, "linestyle": STYLES[-1 - number % len(STYLES)], "markersize": 4}
                 marker = "o" if len(drawn) == 1 else ""
                 panel.plot(moments, drawn, marker=marker, label=plain(run.name), **look)
                 rows += rows_of((run.name, name), steps, values)
         panel.set(title=plain(titles[name]), xlabel=study.members[0].clock, xlim=(0, None))
-        if ("loss" in name or "perplexity" in name) and _wide(panel):
+        if "loss" in name or "perplexity" in name:
             panel.set_yscale("log")
         elif name == "learning_rate":
             panel.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3))
@@ -64,28 +60,12 @@ def draw_course(study: Study) -> Drawn:
     return Drawn(picture, ("run", "quantity", "step", "value"), rows)
 
 
-def _looks(runs: Sequence[TrackedRun]) -> list[tuple[Any, Any]]:
-    """A colour and a line style per run: one colour per scale, or per run if there is one scale."""
-    scales, seeds = (list(dict.fromkeys(one)) for one in zip(*((r.scale, r.seed) for r in runs), strict=True))
-    looks = [(number, number) for number in range(len(runs))]
-    if len(scales) > 1:
-        looks = [(scales.index(run.scale), seeds.index(run.seed)) for run in runs]
-    colours = shades(1 + max(colour for colour, _ in looks))
-    return [(colours[colour], STYLES[-1 - line % len(STYLES)]) for colour, line in looks]
-
-
 def _windowed(moments: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if len(values) <= WINDOWS:
         return moments, values
     windows = np.array_split(np.arange(len(values)), WINDOWS)
     means, medians = [moments[one].mean() for one in windows], [np.median(values[one]) for one in windows]
     return np.array(means), np.array(medians)
-
-
-def _wide(panel: Axes) -> bool:
-    drawn = np.concatenate([np.asarray(line.get_ydata(), dtype=float) for line in panel.get_lines()])
-    above = drawn[drawn > 0]
-    return bool(len(above) and above.max() >= WIDE * above.min())
 
 
 class Condition(NamedTuple):

@@ -9,13 +9,8 @@ from rankrise.claims import INTERVALS, Claim, Measure
 from rankrise.show.report.kind import paragraph
 from rankrise.show.verdicts import number_of, runs_left_out
 
-VERDICTS = {
-    "holds": ("holds", "✓"),
-    "does not hold": ("fails", "✗"),
-    "not decided": ("open", "?"),
-    "not judged": ("open", "–"),
-}
-"""Style and sign of each verdict."""
+VERDICTS = {"holds": "holds", "does not hold": "fails", "not decided": "open", "not judged": "open"}
+"""The style of each verdict."""
 MARKS = {True: ("holds", "✓ passes"), False: ("fails", "✗ fails"), None: ("open", "")}
 
 
@@ -48,8 +43,7 @@ def tally(claims: Sequence[Claim]) -> str:
 
 def _claim_row(claim: Claim) -> str:
     """Verdict, effect in each layer, and the reason, which opens to the measures behind it."""
-    style, sign = VERDICTS[claim.verdict]
-    verdict = f'<span class="verdict {style}"><span aria-hidden="true">{sign}</span> {claim.verdict}</span>'
+    verdict = f'<span class="verdict {VERDICTS[claim.verdict]}">{claim.verdict}</span>'
     why = escape(f"{claim.reason} {claim.turned}".strip())
     if claim.measures:
         rows = "".join(map(_measure_row, (*claim.deciding, *claim.choices)))

@@ -7,20 +7,22 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of run; `name` is the folder of its scripts, in the order in which they need each other."""
+    """A kind of run.
+
+    `name` is the folder of its scripts, which stand in the order in which they need each other; `link` the
+    title of its page in the navigation of another. `answers` say of each run whether it learned in stages,
+    `chapters` what was done and what came out.
+    """
 
     name: str
     link: str
-    """The title of its page in the navigation of another."""
     heading: str
     finding: str
     sections: dict[str, str]
     scripts: tuple[str, ...]
     subjects: Callable[[Sequence[Any]], list[str]]
     answers: Callable[[Sequence[Any]], list[str]]
-    """A sentence about each run or study: did it learn in stages?"""
     chapters: Callable[[Sequence[Any]], list[str]]
-    """Paragraphs: what was done, and what came out."""
     settings: Callable[[Any], dict[str, Any]]
     payload: Callable[[Sequence[Any]], dict[str, Any]]
 

@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from urllib.parse import quote
 import rankrise
 from rankrise.claims import check_claims, has_claims
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.files import write_text
+from rankrise.foundations.files import finite, write_text
 from rankrise.foundations.settings import in_words
 from rankrise.runs import Run, ToyRun, TrackedRun, by_kind
 from rankrise.show.report.claims import claims_section, tally
@@ -99,21 +98,11 @@ def _web(name: str) -> str:
 def embedded(value: Any) -> str:
     """JSON that can stand inside a script element: no text in it can end the element.
 
-    A number that is not finite is null, which the page shows as a dash.
-
     >>> embedded({"name": "</script>", "loss": float("nan")})
-    '{"name":"\\\\u003c/script\\\\u003e","loss":null}'
+    '{"name":"\\\\u003c/script\\\\u003e","loss":"nan"}'
     """
-    text = json.dumps(_finite_or_null(value), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    text = json.dumps(finite(value), separators=(",", ":"), ensure_ascii=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
-
-
-def _finite_or_null(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {name: _finite_or_null(item) for name, item in value.items()}
-    return [_finite_or_null(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _settings(run: Run, settings: Mapping[str, Any], opened: bool) -> str:

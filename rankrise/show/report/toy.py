@@ -102,32 +102,30 @@ def _seed(run: ToyRun, seed: int) -> dict[str, Any]:
 
 def _flow(flow: predict.Flow, alpha: str) -> dict[str, Any]:
     fine = fine_times(flow)  # the solver's steps are so long that lines between them would show
-    times = fine.numpy()
+    losses = np.interp(fine.numpy(), flow.times.numpy(), flow.losses.numpy())
     switches: list[list[float]] = [[] for _ in range(flow.values.shape[1])]
     for crossing in flow.crossings(ACTIVE):
         switches[crossing.product].append(crossing.time)
-    return {
-        "log10_alpha": log10_of(alpha),
-        "curves": _columns(times, flow.at(fine).numpy()),
-        "loss": curve(times, np.interp(times, flow.times.numpy(), flow.losses.numpy()), logarithmic=True),
-        "switches": switches,
-    }
+    return _path(alpha, fine.numpy(), flow.at(fine).numpy(), losses, switches)
 
 
 def _descent(descent: Descent, alpha: str) -> dict[str, Any]:
     times, values = descent.times.numpy(), descent.values.numpy()
-    switches = []  # when each coordinate becomes active, inactive, and so on; only the first time is exact
+    switches = []  # only the first time is exact
     for column, first in zip(values.T, descent.activation_times.tolist(), strict=True):
         active = np.abs(column) >= ACTIVE
         found = times[np.flatnonzero(np.diff(active, prepend=False))].tolist()
         switches.append([first, *found[1:]] if math.isfinite(first) else found)
-    return {
-        "log10_alpha": log10_of(alpha),
-        "curves": _columns(times, values),
-        "loss": curve(times, descent.losses.numpy(), logarithmic=True),
-        "switches": switches,
-        "step": descent.step,
-    }
+    return _path(alpha, times, values, descent.losses.numpy(), switches) | {"step": descent.step}
+
+
+def _path(
+    alpha: str, times: np.ndarray, values: np.ndarray, losses: np.ndarray, switches: list[list[float]]
+) -> dict[str, Any]:
+    """A flow or descent; `switches` are the times at which a coordinate becomes active, inactive, ..."""
+    loss = curve(times, losses, logarithmic=True)
+    about = {"log10_alpha": log10_of(alpha), "switches": switches}
+    return about | {"loss": loss, "curves": _columns(times, values)}
 
 
 def _columns(times: np.ndarray, values: np.ndarray) -> list[dict[str, Any]]:

@@ -115,7 +115,7 @@ function panel(run) {
 }
 
 function nextWords({ labels }, { coordinate, sign, runner_up, time }, now) {
-  const then = runner_up === null ? "" : `; the runner-up would come at ${number(runner_up)}`;
+  const then = !Number.isFinite(runner_up) ? "" : `; the runner-up would come at ${number(runner_up)}`;
   const [name, when] = [labels[coordinate], number(time)].map((text) => h("strong", {}, text));
   const wait = `, ${number(time - now, 2)} from now${then}.`;
   return ["Algorithm 1: next is ", name, ` (${sign > 0 ? "+" : "−"}) at `, when, wait];
