@@ -145,7 +145,7 @@ def test_several_runs_are_chosen_between_listed_and_judged(
         ".judged",
         """all => all.flatMap(one => [...one.querySelectorAll(".verdicts > tbody > tr")].map(
             row => [one.querySelector("h3").textContent.toLowerCase(),
-                    row.cells[0].textContent, row.cells[1].textContent.slice(2)]))""",
+                    row.cells[0].textContent, row.cells[1].textContent]))""",
     )
     assert judged == [[claim.name, claim.subject, claim.verdict] for claim in claims]
 
