@@ -58,12 +58,9 @@ def begin(
     `weights` are the model's, where they are measured; None if a run is there. `about` has model, settings,
     device, note and extra, and may have what is known of an adapter.
     """
-    if overwrite:  # what else is in the folder stays
-        if has_run(folder):
-            read_run(folder, "tracked")
-            logging.getLogger("rankrise").warning(
-                "Tracking: the run in %s is removed, to start over.", folder
-            )
+    if overwrite and has_run(folder):  # what else is in the folder stays
+        read_run(folder, "tracked")
+        logging.getLogger("rankrise").warning("Tracking: the run in %s is removed, to start over.", folder)
         spectra = [spectra_path(folder, step) for step in (None, *spectra_steps(folder))]
         for path in (*spectra, *(folder / name for name in (STEPS, RANKS, INITIAL, RUN))):
             path.unlink(missing_ok=True)
@@ -88,10 +85,7 @@ def begin(
         return _resume(folder, units, weights, info, adapter, about["extra"])
     for name in (STEPS, RANKS):
         if read_lines(folder / name):
-            raise RankriseError(
-                f"{folder} has rows in {name} and no {RUN}: restore that, pass another folder, or pass "
-                "overwrite=True to start over."
-            )
+            raise RankriseError(f"{folder} has rows in {name} and no {RUN}: pass another folder.")
     assert weights is not None
     write_tensors(folder / INITIAL, named(units, weights))
     info["initial_sha256"] = sha256(folder / INITIAL)

@@ -168,10 +168,7 @@ def _layers(
 def _read_layer(module: nn.Module, rows: Mapping[str, tuple[int, ...]]) -> Tensors:
     """Those rows of each role: views where they follow one another."""
     attention = recognise(module)
-    if attention is None:
-        raise RankriseError(
-            f"{type(module).__name__} is not a known attention any more: keep its family while it is tracked."
-        )
+    assert attention is not None, "its family was removed while it is tracked"
     tensors: Tensors = {}
     for role, chosen in rows.items():
         if role == "output":

@@ -60,7 +60,7 @@ def history(
     """
     if isinstance(series, HistoryPlan):
         if choices:
-            raise TypeError(f"{', '.join(choices)}: pass this to history_plan, since a plan was passed")
+            raise TypeError(f"pass {', '.join(choices)} to history_plan, since a plan was passed")
         plan = series
     else:
         plan = history_plan(series, **choices)
@@ -69,9 +69,7 @@ def history(
     if has_run(folder):
         held = read_run(folder, "tracked")
         if "history" not in held["extra"]:
-            raise RankriseError(
-                f"{folder} is a run that is not a history of checkpoints: pass another folder."
-            )
+            raise RankriseError(f"{folder} is not a history of checkpoints: pass another folder.")
         if (held["settings"]["top"], held["extra"]["history"]["base"]) != (plan.top, base):
             raise RankriseError(f"{folder} was measured with another top or base: pass the same.")
     of = {"series": plan.series, "base": base, "since": plan.since, "left_out": list(plan.left_out)}

@@ -153,7 +153,7 @@ def history_plan(
 
     >>> history_plan("no/such/folder")
     Traceback (most recent call last):
-    rankrise.RankriseError: There is no folder 'no/such/folder': pass a folder of checkpoints, several ...
+    rankrise.RankriseError: There is no folder 'no/such/folder' of checkpoints, and no such model.
     """
     usable(str(device))
     entries, left_out = find_series(series, steps)
@@ -267,10 +267,7 @@ def find_series(
     else:
         folder = Path(series).expanduser()
         if not folder.is_dir():
-            raise RankriseError(
-                f"There is no folder {str(folder)!r}: pass a folder of checkpoints, several checkpoints, or "
-                "OWNER/NAME of a model on the Hugging Face Hub."
-            )
+            raise RankriseError(f"There is no folder {str(folder)!r} of checkpoints, and no such model.")
         if has_run(folder):
             inside = (folder / name for name in (SERIES, CHECKPOINTS))
             folder = next((one for one in inside if one.is_dir()), folder)
