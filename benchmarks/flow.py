@@ -7,9 +7,8 @@
 Diagonal: the paper's toy, one head with d = 50, 10 tokens and 1000 samples (p = 100), from 1e-32 to rescaled
 time 2. Full: one softmax head with d = 6, taught by a full one, from 1e-8 to just after the eleventh of its
 twelve stages. The error is the largest relative error of a stage time against our flow at a hundred times
-tighter tolerance. The alternatives work on the weights (u, v) with the network's own gradient; scipy's BDF
-also in our exact coordinate z, with the network's Hessian but without what ours knows of plateaus. One that
-would run long is timed on a part, and its whole time extrapolated (marked ~).
+tighter tolerance. The alternatives work on the weights (u, v) with the network's own gradient. One that would
+run long is timed on a part, and its whole time extrapolated (marked ~).
 """
 
 import argparse
@@ -23,7 +22,6 @@ import torch
 from torch import Tensor
 
 from rankrise import predict
-from rankrise.predict.types import Coordinates
 
 THRESHOLD = 1e-3
 PATIENCE = 60.0
@@ -71,8 +69,6 @@ def main() -> None:
     if options.only == "all":
         for method in alternatives:
             scipy(method, Weights(network, start, scales[0]), until, tight[scales[0]], seconds[scales[0]])
-        if options.weights == "diagonal":
-            scipy("BDF in z", Places(network, start, scales[0]), until, tight[scales[0]], seconds[scales[0]])
         # From 1e-32 no step is good with full weights: float64 does not hold it beside weights of size 1.
         runs = (
             ((-32, 0.02), (-32, 0.0025)) if options.weights == "diagonal" else ((-8, 0.00625), (-32, 0.00625))
@@ -132,30 +128,6 @@ class Weights:
         return torch.cat(values).clamp(min=1e-300).log()
 
 
-class Places(Weights):
-    """The flow of a diagonal network in the exact coordinate z, with the Jacobian."""
-
-    def __init__(self, network: Any, start: Sequence[Any], scale: int) -> None:
-        super().__init__(network, start, scale)
-        self.coordinates, self.start = Coordinates.of_weights(*start, -self.unit)
-        self.low, self.high = self.coordinates.level(4 * float(network.teacher.abs().max()))
-        self.options = {"rtol": 1e-13, "atol": 1e-5 * self.unit, "jac": self.jacobian}
-
-    def rate(self, flat: Tensor) -> Tensor:
-        """The rate of z in time t."""
-        return -2 * self.gradient(self.coordinates.product(flat.clamp(self.low, self.high)))
-
-    def jacobian(self, _: float, z: numpy.ndarray) -> numpy.ndarray:
-        """The derivative of the rate in rescaled time."""
-        place = torch.from_numpy(z).clamp(self.low, self.high)
-        hessian = self.network.curvature(self.coordinates.product(place))
-        return (-2 * self.unit * hessian * self.coordinates.slope(place)).numpy()
-
-    def logs(self, flat: Tensor) -> Tensor:
-        """The logarithms of all coordinates."""
-        return self.coordinates.product(flat).abs().clamp(min=1e-300).log()
-
-
 def scipy(method: str, weights: Weights, until: float, tight: Tensor, ours: float) -> None:
     """A solver of scipy."""
     from scipy.integrate import solve_ivp
@@ -167,7 +139,7 @@ def scipy(method: str, weights: Weights, until: float, tight: Tensor, ours: floa
         return weights.unit * weights.rate(torch.from_numpy(y)).numpy()
 
     name, began = f"scipy {method}, 1e{weights.scale}", time.perf_counter()
-    solver = {"method": method.split()[0], "dense_output": True, **weights.options}
+    solver = {"method": method, "dense_output": True, **weights.options}
     try:
         solved = solve_ivp(rate, (0, until), weights.start.numpy(), **solver)
     except OutOfPatience:

@@ -7,8 +7,7 @@ Stable ranks and the 8 leading values every 20 steps, full spectra every 100. A 
 full spectra and four of ranks. Plain and tracked blocks come in pairs whose order alternates. The device is
 synchronised at the ends of a block only, and a tracked block ends when all it measured is on disk, so that
 no work is hidden from the clock. The overhead is the median over the pairs, with a confidence interval that
-holds for any distribution (order statistics). On a busy CPU that interval is wide; what the tracker's own
-thread and its calls take of the processor is printed too, which other programs hardly change.
+holds for any distribution (order statistics).
 
 The naive way forms every head's product in the loop and takes torch.linalg.svdvals of its change, on the
 schedule of the ranks: every 20 steps.
@@ -19,11 +18,9 @@ import itertools
 import math
 import statistics
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -35,6 +32,8 @@ from rankrise.foundations.files import to_json
 from rankrise.watch.types import Layer
 
 OFTEN, SELDOM, TOP = 20, 100, 8
+PATIENCE = 8.0
+"""Seconds given to the naive way."""
 
 
 @dataclass(frozen=True)
@@ -68,17 +67,6 @@ def build(setting: Setting, device: str) -> nn.Module:
     return ViTForImageClassification(config).to(device)
 
 
-@dataclass(frozen=True)
-class Seconds:
-    """Of a block: by the clock, and of the host's processors in all threads of this process."""
-
-    wall: float
-    processor: float
-
-    def __mul__(self, factor: float) -> "Seconds":
-        return Seconds(self.wall * factor, self.processor * factor)
-
-
 class Training:
     """A loop that never waits for the device; `run` takes steps and gives the seconds."""
 
@@ -100,9 +88,9 @@ class Training:
         steps: int,
         after: Callable[[int, Tensor], object] = lambda step, loss: None,
         end: Callable[[], object] = lambda: None,
-    ) -> Seconds:
+    ) -> float:
         self.synchronise()
-        start, processor = time.perf_counter(), time.process_time()
+        start = time.perf_counter()
         for step in range(steps):
             images, labels = self.batches[step % len(self.batches)]
             with torch.autocast("cuda", torch.bfloat16, enabled=self.device != "cpu"):
@@ -113,7 +101,7 @@ class Training:
             after(step, loss.detach())
         end()
         self.synchronise()
-        return Seconds(time.perf_counter() - start, time.process_time() - processor)
+        return time.perf_counter() - start
 
     def synchronise(self) -> None:
         if self.device != "cpu":
@@ -141,15 +129,11 @@ def products(layer: Layer) -> tuple[Tensor, Tensor]:
 
 
 def overhead(
-    way: str, plain: list[Seconds], with_it: list[Seconds], waited: list[float]
+    way: str, plain: list[float], with_it: list[float], waited: list[float]
 ) -> dict[str, str | float]:
-    """One way to measure, over a plain block of `SELDOM` steps: percent with an interval, and seconds.
-
-    `processor_percent` is of the processors' time on the host: it does not see what runs on an accelerator,
-    and other programs on the machine hardly change it.
-    """
+    """One way to measure, over a plain block of `SELDOM` steps: percent with an interval, and seconds."""
     pairs = list(zip(plain, with_it, strict=True))
-    percents = sorted(100 * (other.wall / one.wall - 1) for one, other in pairs)
+    percents = sorted(100 * (other / one - 1) for one, other in pairs)
     low, high, confidence = median_interval(percents)
     return {
         "way": way,
@@ -157,20 +141,15 @@ def overhead(
         "low": low,
         "high": high,
         "confidence": confidence,
-        "seconds": statistics.median(other.wall - one.wall for one, other in pairs),
+        "seconds": statistics.median(other - one for one, other in pairs),
         "waited_seconds": statistics.median(waited),
-        "processor_percent": statistics.median(100 * (b.processor / a.processor - 1) for a, b in pairs),
         "blocks": len(pairs),
     }
 
 
 def median_interval(ordered: list[float], wanted: float = 0.95) -> tuple[float, float, float]:
     """The narrowest pair of order statistics that holds the median with at least the wanted confidence, or
-    the extremes where there are too few, and that confidence: 1 - 2 P(Binomial(n, 1/2) < k).
-
-    >>> median_interval([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
-    (1.0, 6.0, 0.96875)
-    """
+    the extremes where there are too few, and that confidence: 1 - 2 P(Binomial(n, 1/2) < k)."""
     size = len(ordered)
     found = (ordered[0], ordered[-1], 1 - 2 * 0.5**size)
     for k in range(2, size // 2 + 1):
@@ -180,34 +159,20 @@ def median_interval(ordered: list[float], wanted: float = 0.95) -> tuple[float, 
     return found
 
 
-def measure(
-    setting: Setting, device: str, blocks: int, keep: str, eager: bool, patience: float
-) -> dict[str, Any]:
+def measure(setting: Setting, device: str, blocks: int, keep: str) -> dict[str, Any]:
     model = build(setting, device)
-    training = Training(model, setting, device, compiled=device != "cpu" and not eager)
+    training = Training(model, setting, device, compiled=device != "cpu")
     training.run(OFTEN)  # compiles, and settles the memory
     plain, tracked, naive_seconds, waited = [], [], [], []
     with tempfile.TemporaryDirectory() as folder:
         schedule = watch.Schedule(often=OFTEN, seldom=SELDOM)
-        others = tracker_threads()
         tracker = watch.RankTracker(model, folder, schedule=schedule, top=TOP, keep=keep, strict=True)
         tracker.flush()
-        (worker,) = tracker_threads() - others
-
         starts = itertools.count(0, SELDOM)
-        own: list[float] = []
 
-        def tracked_block() -> Seconds:
-            first, in_steps, before = next(starts), [], processor_seconds(worker)
-
-            def step(number: int, loss: Tensor) -> None:
-                start = time.thread_time()
-                tracker.step(first + number, loss=loss)
-                in_steps.append(time.thread_time() - start)
-
-            seconds = training.run(SELDOM, step, drain)
-            own.append(sum(in_steps) + processor_seconds(worker) - before)
-            return seconds
+        def tracked_block() -> float:
+            first = next(starts)
+            return training.run(SELDOM, lambda step, loss: tracker.step(first + step, loss=loss), drain)
 
         def drain() -> None:
             training.synchronise()
@@ -217,7 +182,6 @@ def measure(
 
         tracked_block()  # warms up
         waited.clear()
-        own.clear()
         naive = Naive(model)
         for turn in range(blocks):
             for way in ("plain", "tracked") if turn % 2 else ("tracked", "plain"):
@@ -225,7 +189,7 @@ def measure(
                     tracked.append(tracked_block())
                 else:
                     plain.append(training.run(SELDOM))
-            if not naive_seconds or sum(block.wall for block in naive_seconds) < patience:
+            if not naive_seconds or sum(naive_seconds) < PATIENCE:
                 naive_seconds.append(training.run(OFTEN, naive))
         tracker.close(finished=False)  # the end is measured otherwise, once more
         run = watch.load(folder)
@@ -238,27 +202,14 @@ def measure(
         "model": setting.name,
         "batch": setting.batch,
         "keep": keep,
-        "milliseconds_a_step": 1e3 * statistics.median(block.wall for block in plain) / SELDOM,
+        "milliseconds_a_step": 1e3 * statistics.median(plain) / SELDOM,
         "ranks_measured": f"{ranks} of {(blocks + 1) * SELDOM // OFTEN}",
         "spectra_measured": f"{spectra} of {blocks + 1}",
-        "own_processor_percent": None
-        if device != "cpu"
-        else 100 * statistics.median(own) / statistics.median(block.processor for block in plain),
         "overheads": [
             overhead("tracker", plain, tracked, waited),
             overhead("svdvals in the loop", plain[: len(naive_seconds)], naive_seconds, [0.0]),
         ],
     }
-
-
-def tracker_threads() -> set[threading.Thread]:
-    return {thread for thread in threading.enumerate() if thread.name.startswith("rankrise-tracker")}
-
-
-def processor_seconds(worker: threading.Thread) -> float:
-    """What the tracker's thread has taken of a processor so far: beside CPU training it has no helpers."""
-    path = Path(f"/proc/self/task/{worker.native_id}/schedstat")
-    return int(path.read_text().split()[0]) / 1e9 if path.exists() else math.nan
 
 
 def main() -> None:
@@ -270,14 +221,9 @@ def main() -> None:
     parser.add_argument(
         "--keep", choices=["model", "cpu"], default="model", help="where initial weights live"
     )
-    parser.add_argument("--eager", action="store_true", help="without torch.compile")
-    parser.add_argument("--patience", type=float, default=8.0, help="seconds for the naive way")
     arguments = parser.parse_args()
     setting = CPU if arguments.device == "cpu" else GPU
-    found = measure(
-        setting, arguments.device, arguments.blocks, arguments.keep, arguments.eager, arguments.patience
-    )
-    print(to_json(found))
+    print(to_json(measure(setting, arguments.device, arguments.blocks, arguments.keep)))
 
 
 if __name__ == "__main__":

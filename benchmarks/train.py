@@ -3,7 +3,6 @@
     python benchmarks/train.py               # the paper's CIFAR model as its recipe has it
     python benchmarks/train.py --recipe gpt2-wikipedia
     python benchmarks/train.py --variants    # ours compiled in every way, with every attention kernel
-    python benchmarks/train.py --profile     # where the time of a step goes, kernel by kernel
 
 The data are random images of CIFAR-10's size, or random tokens. Each way of training is measured for at most
 --seconds after its warm-up, ours also with a tracker that measures as often as the recipe's run does on
@@ -48,16 +47,12 @@ def main() -> None:
     )
     parser.add_argument("--recipe", default="vit-cifar10", help="a recipe's name or path")
     parser.add_argument("--variants", action="store_true", help="time every way to compile and to attend")
-    parser.add_argument("--profile", action="store_true", help="print the kernels of a step by their time")
     parser.add_argument("--seconds", type=float, default=20.0, help="longest measurement of each")
     parser.add_argument("--tiny", action="store_true", help="a small model, to try the script without a GPU")
     options = parser.parse_args()
     settings = read_recipe(options.recipe)
     settings = replace(settings, **SMALL) if options.tiny else settings
     task = random_task(settings, 5000 if options.tiny else 50_000)
-    if options.profile:
-        profile(settings, task)
-        return
     wanted = variants(settings) if options.variants else {"ours": settings, "ours, tracked": settings}
     for name, variant in wanted.items():
         show(name, settings, *timed_ours(name, variant, task, options.seconds))
@@ -248,24 +243,6 @@ def matrix_rate() -> float:
         left @ right
     synchronise(DEVICE)
     return 20 * 2 * size**3 / (time.perf_counter() - begun) / 1e12
-
-
-def profile(settings: TrainSettings, task: Task) -> None:
-    """The kernels of five steps, the longest first."""
-    from torch.profiler import ProfilerActivity
-    from torch.profiler import profile as profiled
-
-    with chosen_kernels(settings):
-        run = ours(replace(settings, cuda_graph=False), task, None)
-        for _ in range(10):
-            next(run)
-        synchronise(DEVICE)
-        with profiled(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as found:
-            for _ in range(5):
-                next(run)
-            synchronise(DEVICE)
-    key = "self_device_time_total" if DEVICE.type == "cuda" else "self_cpu_time_total"
-    print(found.key_averages().table(sort_by=key, row_limit=45, max_name_column_width=90))
 
 
 if __name__ == "__main__":

@@ -22,16 +22,15 @@ from rankrise.recipes.files import names, settings_in
     [
         ("trian", "'trian'"),
         ("train", "RECIPE"),
-        ("train a b", "b"),
         ("train vit-digits --epoch 3", "--epoch"),
         ("train vit-digits --layers many", "--layers is many"),
         ("train vit-digits --layers 0", "layers is 0"),
         ("predict --network tree", "head, transformer, linear"),
-        ("predict --dimension", "--dimension"),
         ("predict --network transformer --weights full", "transformer"),
         ("flow --dimension 2 --tokens 3 --samples 9 --until 1e300", "1e+300"),
         ("recipes vit-digit", "vit-digit"),
         ("report no-such-run", "no-such-run"),
+        ("compare nowhere/before nowhere/after", "nowhere/before"),
         ("watch results/toy-paper", "results/toy-paper is a toy run"),
     ],
 )

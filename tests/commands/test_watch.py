@@ -60,15 +60,7 @@ def test_stages_of_a_tracked_run(folder: Path) -> None:
     assert (loss.before, loss.after) == pytest.approx((2.0, 1.0), rel=0.02)
 
 
-def test_one_frame(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["watch", str(folder)])
-    printed = capsys.readouterr().out
-    for part in ("stages: 1 by step 200", "finished", "layers.0", "layers.1"):
-        assert part in printed
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("width", [60, 80, 200])
+@pytest.mark.parametrize("width", [60, 200])
 def test_a_frame_is_as_wide_as_the_terminal_and_reaches_the_present(folder: Path, width: int) -> None:
     written = io.StringIO()
     console = Console(width=width, file=written, legacy_windows=False)
@@ -112,20 +104,13 @@ def test_energy_ranks_and_other_matrices_have_their_place(tmp_path: Path) -> Non
     [name] = run.matrices
     shot = snapshot(run, None)
     [line] = [line for line in shot["ranks"] if line["product"] == "matrix"]
-    assert line["layer"] == name
+    assert (line["layer"], line["energy_rank"]["95"][-1]) == (name, 4)
     assert line["means"][-1] == pytest.approx(4.75 / 4)
-    assert line["energy_rank"]["95"][-1] == 4
-    for width, shown in ((100, True), (50, False)):
-        written = io.StringIO()
-        console = Console(width=width, file=written, legacy_windows=False)
-        console.print(frame(shot, console))
-        rows = written.getvalue().splitlines()
-        [row] = [row for row in rows if row.startswith(name)]
-        told = " ".join(written.getvalue().split())
-        assert ("95 % of its energy (up to twice the head size)" in told) is shown
-        assert row.split()[-2:] == ["1.19", "4.0"]  # a matrix has few columns: there is room
-        heads = [row for row in rows if "(layers." in row]
-        assert all(("±" in row) and (row.count(".") == (7 if shown else 5)) for row in heads)
+    written = io.StringIO()
+    console = Console(width=100, file=written, legacy_windows=False)
+    console.print(frame(shot, console))
+    [row] = [row for row in written.getvalue().splitlines() if row.startswith(name)]
+    assert row.split()[-2:] == ["1.19", "4.0"]
 
 
 @pytest.mark.slow
