@@ -110,9 +110,8 @@ def check_assumptions(
     """
     if not stages:
         raise RankriseError(f"stages is empty, so there is nothing to check ({stages.message}): pass others.")
-    device, point = stages[0].point.device, stages[0].point
-    sizes = {"size": len(point)} if stages.diagonal else {"shapes": stages.shapes}
-    checked = checked_loss(loss, **sizes, device=device)
+    size = len(stages.shapes) if stages.diagonal else None
+    checked = checked_loss(loss, size, None if size else stages.shapes)
     _, at_zero = checked.value_and_gradient(checked.zero())
     gaps = [0.0 if stage.tied else stage.gap / stage.time for stage in stages]
     if stages.diagonal:
@@ -142,7 +141,7 @@ def check_assumptions(
 def _curvature(loss: Loss, stage: Stage) -> float:
     """The smallest eigenvalue of the Hessian in the weights, of matrices modulo the gauge."""
     if loss.diagonal:
-        support = torch.tensor(stage.support, device=stage.point.device)
+        support = torch.tensor(stage.support)
         if not len(support):
             return math.inf
         # In u of `a = s * u^2` it is `4 (su) (su)^T * H`: the gradient's part vanishes at a stationary point.
@@ -151,10 +150,8 @@ def _curvature(loss: Loss, stage: Stage) -> float:
         return float(torch.linalg.eigvalsh(hessian)[0])
     ranks = tuple(min(shape) - len(rates) for shape, rates in zip(loss.shapes, stage.rates, strict=True))
     space = FactorSpace(loss, ranks)
-    x = space.pack([balanced(a, rank) for a, rank in zip(stage.points, ranks, strict=True)])
-    spectrum = Linearised(space, space.here(x), dense=True).spectrum
-    assert spectrum is not None
-    values = -spectrum.values
+    x = space.pack(balanced(stage.points, ranks))
+    values = -Linearised(space, space.here(x)).values
     gauge = sum(rank * rank for rank in ranks)
     kept = values[values.abs().argsort(descending=True)[: len(values) - gauge]]
     return float(kept.min()) if len(kept) else math.inf
@@ -168,7 +165,7 @@ def _returns(loss: Loss, stages: Stages, noise: float, trials: int, source: torc
         worst = math.inf
         for _ in range(trials):
             # Noise on the weights u of `a = s * u^2` that are not zero; none changes its sign.
-            shift = noise * torch.randn(len(before), generator=source, dtype=before.dtype).to(before.device)
+            shift = noise * torch.randn(len(before), generator=source, dtype=before.dtype)
             start = before.sign() * (before.abs().sqrt() + shift).square()
             start[stage.product] = stage.sign * noise**2
             limit = land(loss, start)
@@ -215,12 +212,12 @@ def perturb(
         raise RankriseError("flow is of full matrices: perturb takes flows of diagonal networks.")
     # A pair without a weight above the threshold keeps its exact place, however small.
     u, v = coordinates.weights(place)
-    shifts = noise * torch.randn(2, len(place), generator=source, dtype=place.dtype).to(place.device)
+    shifts = noise * torch.randn(2, len(place), generator=source, dtype=place.dtype)
     large = (u.abs() > threshold) | (v.abs() > threshold)
     u, v = (torch.where(w.abs() > threshold, w + shift, w) for w, shift in zip((u, v), shifts, strict=True))
     moved, there = Coordinates.of_weights(torch.where(large, u, 1.0), torch.where(large, v, 0.0))
     shaken = (torch.where(large, *both) for both in zip(moved, coordinates, strict=True))
-    checked = checked_loss(loss, len(place), device=place.device)
+    checked = checked_loss(loss, len(place))
     unit, span = flow.log_inverse_alpha, duration / flow.log_inverse_alpha
     if time + span <= float(flow.times[-1]):
         original = replace(flow, times=flow.times - time)

@@ -170,7 +170,7 @@ def _compare_one(stages: Stages, flow: Flow, threshold: float) -> FlowComparison
                 time=stage.time,
                 flow_time=min(risen, key=lambda rise: abs(rise - stage.time), default=math.inf),
                 middle=middle,
-                point_error=float((here - stage.point.to(here.device)).abs().max()),
+                point_error=float((here - stage.point).abs().max()),
                 product=stage.product,
                 rank=stage.rank,
             )

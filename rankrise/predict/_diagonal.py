@@ -134,7 +134,7 @@ def integrate(
     `a`, and, divided by `2 log(1/alpha)`, the error of an activation time. Raises `StepTooSmall` when no step
     succeeds.
     """
-    place = z.cpu().numpy()
+    place = z.numpy()
     equation = _Equation(loss, coordinates, z, reach=until)
     moment = equation.moment(0.0, place)
     if not (math.isfinite(moment.loss) and moment.rate.isfinite().all()):
@@ -157,7 +157,7 @@ def integrate(
 
 
 class _Equation:
-    """`dz/dt = 2 g(a)` and its Jacobian, for a solver that works in NumPy; the loss stays on its device.
+    """`dz/dt = 2 g(a)` and its Jacobian, for a solver that works in NumPy.
 
     No trial value of `|a|` passes a ceiling: a plateau's long step overshoots, and its exponential would
     explode. `reach` is about the length of a step. The last evaluation and the last Jacobian are kept.
@@ -167,7 +167,7 @@ class _Equation:
         self.loss, self.coordinates, self.reach = loss, coordinates, reach
         self._ceiling, self._doorstep = 2.0, coordinates.level(_DOORSTEP)
         self.raise_ceiling(z)
-        self.rate(0.0, z.cpu().numpy())
+        self.rate(0.0, z.numpy())
 
     def raise_ceiling(self, z: Tensor) -> None:
         """Let trial values exceed those at `z` by a factor of 4."""
@@ -191,31 +191,31 @@ class _Equation:
         self._a = self.coordinates.product(self._clipped(z))
         value, gradient = self.loss.value_and_gradient(self._a)
         self._loss, self._rate = value, torch.where(value.isfinite(), -2 * gradient, math.nan)
-        return self._rate.cpu().numpy()
+        return self._rate.numpy()
 
     def jacobian(self, _time: float, z: numpy.ndarray) -> numpy.ndarray | csc_matrix:
         """Entries that are not finite become zero: Newton's method then fails, and the step is shortened."""
         clipped = self._clipped(z)
         slope = self.coordinates.slope(clipped)
         active = (slope * self.reach > _ACTIVE).nonzero()[:, 0]
-        self._jacobian = torch.zeros(len(z), len(z), dtype=slope.dtype, device=slope.device)
+        self._jacobian = torch.zeros(len(z), len(z), dtype=slope.dtype)
         if len(active):
             hessian = self.loss.hessian(self.coordinates.product(clipped), active, rough=True)
             self._jacobian[:, active] = (-2 * slope[active] * hessian).nan_to_num(0.0, 0.0, 0.0)
-        found = self._jacobian.cpu().numpy()
+        found = self._jacobian.numpy()
         return found if len(z) < _SPARSE_FROM else csc_matrix(found)
 
     def moment(self, time: float, z: numpy.ndarray) -> Moment:
         """The moment at `z`, to first order in Newton's small correction since the last evaluation."""
-        here = torch.from_numpy(z).to(self._a)
+        here = torch.from_numpy(z)
         rate = self._rate
         if time > 0:
-            rate = rate + self._jacobian @ (here - torch.from_numpy(self._z).to(here))
+            rate = rate + self._jacobian @ (here - torch.from_numpy(self._z))
         loss = self._loss - (self._rate / 2) @ (self.coordinates.product(here) - self._a)
         return Moment(time, float(loss), here, rate)
 
     def _clipped(self, z: numpy.ndarray) -> Tensor:
-        return torch.clamp(torch.from_numpy(z).to(self._low), self._low, self._high)
+        return torch.clamp(torch.from_numpy(z), self._low, self._high)
 
 
 class DiagonalPlateau:

@@ -14,7 +14,7 @@ from torch import Tensor
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.text_tables import text_table
 from rankrise.predict._diagonal import Coordinates, integrate
-from rankrise.predict._loss import Loss, LossFunction, Shape, checked_loss, inner_dimensions, split_products
+from rankrise.predict._loss import Loss, LossFunction, Shape, checked_loss, split_products
 from rankrise.predict._matrices.columns import Columns
 from rankrise.predict._matrices.follow import follow_columns
 from rankrise.predict._paths import Moment, StepTooSmall, hermite, passages
@@ -84,7 +84,7 @@ class Flow:
 
     def place_at(self, time: float | Array) -> Tensor:
         """The exact coordinate z of a diagonal network, or flat products, at one time or several, (m, p)."""
-        asked = torch.as_tensor(time, dtype=torch.float64, device=self.times.device)
+        asked = torch.as_tensor(time, dtype=torch.float64)
         last = float(self.times[-1])
         if not ((asked >= 0) & (asked <= last * (1 + 1e-12))).all():
             raise RankriseError(f"time is {time}, but this flow goes from 0 to {last:g}: {self.message}")
@@ -180,7 +180,6 @@ def gradient_flow(
     log10_alpha: float = -32.0,
     until: float = 1.0,
     tolerance: float = 1e-5,
-    device: torch.device | str | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Flow:
     """Solve gradient flow from `alpha * (u0, v0)` to the rescaled time `until`.
@@ -214,21 +213,19 @@ def gradient_flow(
             raise RankriseError(
                 f"u0 and v0 have shapes {tuple(u.shape)} and {tuple(v.shape)}: do they match?"
             )
-        pairs.append((u.to(device or u.device), v.to(device or v.device)))
+        pairs.append((u, v))
     u, v = pairs[0]
     if not matrices:
-        checked = checked_loss(loss, len(u), device=u.device)
+        checked = checked_loss(loss, len(u))
         coordinates, z = Coordinates.of_weights(u, v, -unit)
         return diagonal_flow(checked, coordinates, z, unit, until, tolerance, progress)
-    checked = checked_loss(loss, shapes=[(len(u), len(v)) for u, v in pairs], device=u.device)
+    checked = checked_loss(loss, shapes=[(len(u), len(v)) for u, v in pairs])
     columns = [Columns.of_start(u, v, -unit) for u, v in pairs]
     solved = follow_columns(checked, columns, until * unit, min(tolerance * unit, _LOOSEST_MATRIX_STEP))
     return _collect(checked, solved, unit, until, None, progress)
 
 
-def random_start(
-    loss: Any, columns: int | Sequence[int] | None = None, seed: int = 1, device: torch.device | str = "cpu"
-) -> tuple[Any, Any]:
+def random_start(loss: Any, columns: int | None = None, seed: int = 1) -> tuple[Any, Any]:
     """Gaussian `u0` and `v0` for `gradient_flow`: the direction of a start, before the scale alpha.
 
     `loss` is a network, or its size p, for two vectors (p,), or its shapes, for lists of U (d1, c) and
@@ -244,14 +241,13 @@ def random_start(
     source = torch.Generator().manual_seed(seed)
 
     def draw(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=source, dtype=torch.float64).to(device)
+        return torch.randn(*shape, generator=source, dtype=torch.float64)
 
     size = getattr(loss, "size", loss)
     if isinstance(size, int):
         return draw(size), draw(size)
     shapes = getattr(loss, "shapes", loss)
-    inner = inner_dimensions(columns, shapes)
-    pairs = [(draw(d1, count), draw(d2, count)) for (d1, d2), count in zip(shapes, inner, strict=True)]
+    pairs = [(draw(d1, columns or min(d1, d2)), draw(d2, columns or min(d1, d2))) for d1, d2 in shapes]
     return [u for u, _ in pairs], [v for _, v in pairs]
 
 

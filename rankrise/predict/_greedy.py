@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from rankrise.predict._diagonal import DiagonalPlateau
-from rankrise.predict._loss import LossFunction, Shape, checked_loss, inner_dimensions
+from rankrise.predict._loss import LossFunction, Shape, checked_loss
 from rankrise.predict._matrices.plateau import MatrixPlateau
 from rankrise.predict._stages import Stage, Stages, StagesEnding
 
@@ -22,10 +22,9 @@ def greedy(
     size: int | None = None,
     *,
     shapes: Sequence[Shape] | None = None,
-    columns: int | Sequence[int] | None = None,
+    columns: int | None = None,
     until: float = math.inf,
     max_stages: int = 10_000,
-    device: torch.device | str = "cpu",
     progress: Callable[[int], None] | None = None,
 ) -> Stages:
     """Predict the stages of a loss, float64 and twice differentiable, as the initialisation vanishes.
@@ -33,7 +32,7 @@ def greedy(
     With `size`, it is `loss(a)` of a diagonal network with `a = u * v` (size,); with `shapes`, it is
     `loss(*products)` of matrices `U V^T` (d1, d2), one pair per product. A loss that has a `size` or
     `shapes`, as the built-in networks do, needs neither. `columns` is the inner dimension of the factors U
-    and V, which bounds the rank: one number or one per product, min(d1, d2) by default.
+    and V, which bounds the rank, min(d1, d2) by default.
 
     It stops after rescaled time `until` or `max_stages`, when nothing can move any more, when a stage has no
     point of rest, as under a loss with an exponential tail, or when the theory does not say what follows.
@@ -50,12 +49,8 @@ def greedy(
     >>> [(round(s.time, 9), s.rank, round(s.loss, 9)) for s in stages], stages.mixing
     ([(0.5, 1, 0.625), (1.0, 2, 0.125), (2.0, 3, 0.0)], 'tracked')
     """
-    checked = checked_loss(loss, size, shapes, device)
-    plateau: DiagonalPlateau | MatrixPlateau
-    if checked.diagonal:
-        plateau = DiagonalPlateau(checked)
-    else:
-        plateau = MatrixPlateau(checked, inner_dimensions(columns, checked.shapes))
+    checked = checked_loss(loss, size, shapes)
+    plateau = DiagonalPlateau(checked) if checked.diagonal else MatrixPlateau(checked, columns)
     initial_loss, found = plateau.value, list[Stage]()
     ending, message = _follow(plateau, until, max_stages, found, progress)
     return Stages(

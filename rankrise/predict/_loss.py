@@ -39,7 +39,6 @@ class Loss:
     function: LossFunction
     shapes: tuple[Shape, ...]
     diagonal: bool
-    device: torch.device | str = "cpu"
     support: Tensor | None = None
     counts: Counter[str] = field(default_factory=Counter)
 
@@ -50,7 +49,7 @@ class Loss:
 
     def zero(self) -> Tensor:
         """All products zero, as a flat vector."""
-        return torch.zeros(self.size, dtype=torch.float64, device=self.device)
+        return torch.zeros(self.size, dtype=torch.float64)
 
     def split(self, flat: Tensor) -> list[Tensor]:
         """The products (d1, d2) in a flat vector."""
@@ -62,7 +61,7 @@ class Loss:
         part = None if supplied is None else supplied(support)
         if part is None:
             return replace(self, support=support)
-        return Loss(part, ((1, 1),) * len(support), True, self.device, counts=self.counts)
+        return Loss(part, ((1, 1),) * len(support), True, counts=self.counts)
 
     def __call__(self, flat: Tensor) -> Tensor:
         """The loss, differentiable by autograd."""
@@ -86,31 +85,16 @@ class Loss:
             hessian: Tensor = supplied(*self._arguments(flat))
             hessian = hessian if self.support is None else hessian[self.support][:, self.support]
             return hessian if columns is None or len(columns) == len(flat) else hessian[:, columns]
-        units = torch.eye(len(flat), dtype=flat.dtype, device=flat.device)
+        units = torch.eye(len(flat), dtype=flat.dtype)
         units = units if columns is None else units[columns]
-        apply = self.hessian_product(flat)
-        return torch.cat([apply(part) for part in units.split(_COLUMNS_AT_ONCE)]).T
-
-    def hessian_product(self, flat: Tensor) -> Callable[[Tensor], Tensor]:
-        """The function from a direction (size,), or several, to the Hessian times each, by autograd."""
         with torch.enable_grad():
             flat = flat.detach().requires_grad_()
             (gradient,) = torch.autograd.grad(self(flat), flat, create_graph=True)
-
-        def apply(directions: Tensor) -> Tensor:
-            if not gradient.requires_grad:  # the loss is linear
-                return torch.zeros_like(directions)
-            (found,) = torch.autograd.grad(
-                gradient,
-                flat,
-                directions,
-                retain_graph=True,
-                is_grads_batched=directions.ndim == 2,
-                materialize_grads=True,
-            )
-            return found
-
-        return apply
+        if not gradient.requires_grad:  # the loss is linear
+            return torch.zeros_like(units).T
+        options = {"retain_graph": True, "is_grads_batched": True, "materialize_grads": True}
+        parts = units.split(_COLUMNS_AT_ONCE)
+        return torch.cat([torch.autograd.grad(gradient, flat, part, **options)[0] for part in parts]).T
 
     def _arguments(self, flat: Tensor) -> Sequence[Tensor]:
         if not self.diagonal:
@@ -144,7 +128,6 @@ def checked_loss(
     function: LossFunction,
     size: int | None = None,
     shapes: Sequence[Shape] | None = None,
-    device: torch.device | str = "cpu",
 ) -> Loss:
     """A loss of `size` coordinates or of products of `shapes`, by default its own, tried near zero."""
     if size is None and shapes is None:
@@ -155,16 +138,9 @@ def checked_loss(
             f"of matrices: size is {size} and shapes is {shapes}."
         )
     products = ((1, 1),) * size if size is not None else tuple((d1, d2) for d1, d2 in shapes or ())
-    loss = Loss(function, products, size is not None, device)
-    value = loss(torch.linspace(0.05, 0.1, loss.size, dtype=torch.float64, device=device))
+    loss = Loss(function, products, size is not None)
+    value = loss(torch.linspace(0.05, 0.1, loss.size, dtype=torch.float64))
     scalar = isinstance(value, Tensor) and value.shape == () and value.dtype == torch.float64
     if not (scalar and value.isfinite()):
         raise RankriseError(f"loss returned {value} near zero: it must return a finite float64 scalar.")
     return loss
-
-
-def inner_dimensions(columns: int | Sequence[int] | None, shapes: Sequence[Shape]) -> tuple[int, ...]:
-    """The inner dimension of each product: min(d1, d2) for None, one number for all, or one per product."""
-    if columns is None:
-        return tuple(map(min, shapes))
-    return (columns,) * len(shapes) if isinstance(columns, int) else tuple(columns)

@@ -67,14 +67,6 @@ def test_curvature_modulo_gauge_in_closed_form():
     assert check.strict_minima.margin == pytest.approx(2.0, rel=1e-9)
 
 
-def test_a_loss_that_falls_into_blocks_does_not_mix():
-    target = torch.diag(double(3.0, 1.0, 2.0))
-    loss = quadratic(target)
-    check = predict.check_assumptions(loss, predict.greedy(loss, shapes=[(3, 3)]))
-    assert not check.mixing.holds
-    assert check.strict_minima.holds
-
-
 @pytest.fixture(scope="module")
 def flow(head):
     return predict.gradient_flow(head, *predict.random_start(head), -32, until=3.0)

@@ -142,47 +142,11 @@ def test_tied_coordinates_keep_their_sign():
     assert float(flow.activation_times(threshold=0.5)[0]) == pytest.approx(1.0, rel=1e-4)
 
 
-@pytest.mark.parametrize("threshold", [1e-12, 0.5])
-def test_crossings_are_where_the_values_say(threshold):
-    target = double(1.0, -2.0)
-    flow = predict.gradient_flow(quadratic(target), double(1, 1), double(0.2, 0.3), -32, until=1.5)
-    for coordinate, time in enumerate(flow.activation_times(threshold).tolist()):
-        assert abs(float(flow.at(time)[coordinate])) == pytest.approx(threshold, rel=1e-6)
-
-
 def test_a_flow_that_explodes_keeps_what_it_computed():
     flow = predict.gradient_flow(lambda a: -(a**3).sum(), double(1.0), double(0.5), log10_alpha=-1, until=1e6)
     assert flow.ending == "not finite"
     assert len(flow.times) > 5
     assert torch.isfinite(flow.values).all()
-
-
-def test_a_loss_that_turns_nan_stops_the_flow_there():
-    flow = predict.gradient_flow(
-        lambda a: ((a - 2) ** 2).sum() + 0 * torch.log(1 - a).sum(),
-        double(1.0),
-        double(0.5),
-        log10_alpha=-8,
-        until=2.0,
-    )
-    assert flow.ending == "not finite"
-    assert float(flow.values[-1].max()) == pytest.approx(1.0, abs=0.1)
-
-
-def test_a_coordinate_that_leaves_and_returns_rises_twice():
-    """Algorithm 1 has coordinate 0 learned, given up for 1, and learned again with the other sign."""
-    features = double(1.0, 0.9, 0.0, 0.9, 1.0, 0.5, 0.0, 0.5, 1.0).view(3, 3)
-
-    def loss(a):
-        return ((a @ features - double(1.0, 0.3, -1.0)) ** 2).sum() / 2
-
-    stages = predict.greedy(loss, 3)
-    assert [stage.coordinate for stage in stages] == [0, 2, 1, 0]
-    flow = predict.gradient_flow(loss, [1.0, 0.5, 0.7], [0.2, 1.5, 0.1], log10_alpha=-32, until=2100.0)
-    rises = flow.rises()
-    assert rises[0, 1] == pytest.approx([stages[0].time, stages[3].time], rel=0.05)
-    assert {coordinate: len(times) for (coordinate, _), times in rises.items()} == {0: 2, 1: 1, 2: 1}
-    assert flow.activation_times().tolist() == [rises[coordinate, 1][0] for coordinate in range(3)]
 
 
 def test_a_supplied_gradient_and_hessian_change_nothing(head):

@@ -157,15 +157,3 @@ def test_stages_survive_strict_json():
         for name in ("time", "coordinate", "sign", "loss", "left", "runner_up", "tied"):
             assert getattr(one, name) == getattr(other, name)
         assert torch.equal(one.point, other.point)
-
-
-def test_results_print_as_short_tables():
-    target = torch.linspace(0.5, 2, 20, dtype=torch.float64)
-    loss = quadratic(target)
-    stages, start = predict.greedy(loss, 20), predict.random_start(20)
-    flow = predict.gradient_flow(loss, *start, -50, until=2.5)
-    for result in (stages, flow, predict.compare(stages, flow), predict.compare(stages, [flow])):
-        lines = repr(result).splitlines()
-        assert len(lines) < 20
-        assert "tensor" not in repr(result)
-    assert "19" in repr(stages)

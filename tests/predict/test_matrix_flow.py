@@ -130,18 +130,6 @@ def test_tiny_scales_are_numbers_like_any_other():
     assert not flow.singular_values()[0].any()
 
 
-@pytest.mark.slow
-def test_krylov_spaces_follow_the_same_flow(monkeypatch):
-    network = predict.full_head(2, 4, 30)
-    starts = predict.random_start(network)
-    until = 1.2 * predict.greedy(network, max_stages=2)[1].time
-    dense = predict.gradient_flow(network, *starts, -30, until)
-    monkeypatch.setattr("rankrise.predict._matrices.active.DENSE", 0)
-    krylov = predict.gradient_flow(network, *starts, -30, until)
-    for ours, theirs in zip(krylov.activation_times(), dense.activation_times(), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=0)
-
-
 def test_endings_say_why():
     network = predict.matrix_sensing(2, samples=20)
     starts = predict.random_start([(2, 2)])

@@ -149,17 +149,6 @@ def test_columns_bound_the_rank_and_change_nothing_before():
         assert limited.ending == "nothing moves"
 
 
-@pytest.mark.slow
-def test_large_networks_take_krylov_spaces_to_the_same_points(monkeypatch):
-    network = predict.full_head(4, 5, 60)
-    dense = predict.greedy(network, max_stages=4)
-    monkeypatch.setattr("rankrise.predict._matrices.active.DENSE", 0)
-    krylov = predict.greedy(network, max_stages=4)
-    assert [s.time for s in krylov] == pytest.approx([s.time for s in dense], rel=1e-6)
-    for ours, theirs in zip(krylov, dense, strict=True):
-        torch.testing.assert_close(ours.points, theirs.points, rtol=0, atol=1e-6)
-
-
 def test_a_direction_that_moves_into_another_block_ends_the_prediction():
     """Labels that few samples give put directions into blocks, which a transition then mixes."""
     loss = predict.full_head(dimension=7, tokens=2, samples=5, seed=0, objective="hard-cross-entropy")

@@ -33,16 +33,6 @@ def test_rotating_graded_columns_is_gram_schmidt_from_the_largest():
     torch.testing.assert_close(columns.logs, sizes)
 
 
-def test_rotating_columns_of_one_size_gives_singular_values_and_turns_what_is_conserved():
-    u, v = gaussian(1, 4, 3), gaussian(2, 3, 3)
-    columns = Columns.of_start(u, v, log_alpha=-5.0)
-    torch.testing.assert_close(columns.logs, torch.linalg.svdvals(torch.cat([u, v])).log() - 5)
-    scaled = columns.directions * (columns.logs + 5).exp()
-    up, down = scaled[:4], scaled[4:]
-    torch.testing.assert_close(columns.conserved, up.T @ up - down.T @ down)
-    torch.testing.assert_close(up @ down.T, u @ v.T)
-
-
 def test_restoring_takes_an_error_back():
     """Columns that have grown by several e-foldings, and then an error of 1e-6 in each."""
     columns = Columns.of_start(gaussian(3, 3, 3), gaussian(4, 3, 3), log_alpha=-20.0)

@@ -11,21 +11,14 @@ they take a few long steps, and stability limits none.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from rankrise.predict._loss import Loss
 
-DENSE = 320
-"""Up to so many entries of all products we take all eigenvectors of the Jacobian, beyond Krylov spaces."""
-
-_KRYLOV_TOLERANCE = 0.02
-"""What a Krylov space may add to the error of a step, as a fraction of what is allowed."""
-
-_MOST_VECTORS = 120
 _HIGHEST = 4
 _SERIES = torch.tensor([1 / math.factorial(power + _HIGHEST) for power in range(16)], dtype=torch.float64)
 
@@ -33,37 +26,21 @@ Factors = list[Tensor]
 """One (d1 + d2, k) matrix `W = [U; V]` per product."""
 
 
-@dataclass(frozen=True, eq=False)
-class Spectrum:
-    """A symmetric operator on the span of orthonormal `vectors` (n, m), with eigenvalues `values` (m,).
-
-    `response` (size, m) is what each eigenvector changes in the gradient of the loss.
-    """
-
-    values: Tensor
-    vectors: Tensor
-    response: Tensor
-    _known: dict[float, list[Tensor]] = field(default_factory=dict, repr=False)
-
-    def phis(self, tau: float) -> list[Tensor]:
-        """`phi_0` to `phi_4` of tau times the eigenvalues."""
-        if tau not in self._known:
-            self._known[tau] = phis(tau * self.values)
-        return self._known[tau]
-
-
 Shares = tuple[float, float, float, float]
 _ALL: Shares = (1, 0, 0, 0)
-Parts = list[tuple[Spectrum, Tensor, Shares]]
-"""Vectors by their coefficients in a spectrum. Each moves x by `tau * sum_k share_k part^(k-1) phi_k(tau J)`,
-`part` being tau over the length of the step."""
+Parts = list[tuple[Tensor, Shares]]
+"""Vectors by their coefficients in the eigenvectors of the Jacobian. Each moves x by
+`tau * sum_k share_k part^(k-1) phi_k(tau J)`, `part` being tau over the length of the step."""
 
 
-def balanced(product: Tensor, rank: int) -> Tensor:
-    """The factors `[U; V]` (d1 + d2, rank) of a product with `U^T U = V^T V`, largest column first."""
-    left, values, right = torch.linalg.svd(product, full_matrices=False)
-    size = values[:rank].sqrt()
-    return torch.cat([left[:, :rank] * size, right[:rank].T * size])
+def balanced(products: Sequence[Tensor], ranks: Sequence[int]) -> Factors:
+    """Factors `[U; V]` (d1 + d2, rank) of products with `U^T U = V^T V`, largest column first."""
+    factors = []
+    for product, rank in zip(products, ranks, strict=True):
+        left, values, right = torch.linalg.svd(product, full_matrices=False)
+        size = values[:rank].sqrt()
+        factors.append(torch.cat([left[:, :rank] * size, right[:rank].T * size]))
+    return factors
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,6 +133,7 @@ class Step:
     `least` of that.
     """
 
+    linear: "Linearised"
     start: Here
     size: float
     end: Tensor
@@ -165,11 +143,11 @@ class Step:
 
     def at(self, tau: float) -> Tensor:
         """The active factors (n,) at a time within the step."""
-        return self.start.x + _moved(self.parts, tau, self.size)[0]
+        return self.start.x + self.linear.moved(self.parts, tau, self.size)[0]
 
     def gradient_at(self, tau: float) -> Tensor:
         """The flat gradient at a time within the step: linear response and interpolated remainder."""
-        _, response = _moved(self.parts, tau, self.size)
+        _, response = self.linear.moved(self.parts, tau, self.size)
         middle, last = self.remainders
         part = tau / self.size
         remainder = part**2 * (8 * middle - last) + part**3 * (2 * last - 8 * middle)
@@ -184,55 +162,45 @@ def next_length(error: float) -> float:
 class Linearised:
     """The flow linearised at a point, for steps of any length from there.
 
-    `spectrum` has all eigenvectors of the Jacobian, where it is `dense` or small enough, else it is None.
+    `values` (n,) and `vectors` (n, n) are the eigenvalues and eigenvectors of the Jacobian.
     """
 
-    spectrum: Spectrum | None = None
-
-    def __init__(self, space: FactorSpace, start: Here, dense: bool = False) -> None:
-        self._space, self._start = space, start
-        products = space.products(start.x)
-        if dense or space.loss.size <= DENSE:
-            units = torch.eye(space.size, dtype=start.x.dtype, device=start.x.device)
-            response = space.loss.hessian(products) @ space.tangent(start.x, units).T
-            jacobian = self._image(units, response.T)
-            values, vectors = torch.linalg.eigh((jacobian + jacobian.T) / 2)
-            self.spectrum = Spectrum(values, vectors, response @ vectors)
-        else:
-            self._second = space.loss.hessian_product(products)
-
-    def apply(self, direction: Tensor) -> tuple[Tensor, Tensor]:
-        """The Jacobian times a direction (n,), and the direction's response in the gradient."""
-        response = self._second(self._space.tangent(self._start.x, direction))
-        return self._image(direction, response), response
+    def __init__(self, space: FactorSpace, start: Here) -> None:
+        self._space, self._start, self._known = space, start, dict[float, list[Tensor]]()
+        units = torch.eye(space.size, dtype=start.x.dtype)
+        response = space.loss.hessian(space.products(start.x)) @ space.tangent(start.x, units).T
+        jacobian = self._image(units, response.T)
+        self.values, self.vectors = torch.linalg.eigh((jacobian + jacobian.T) / 2)
+        self._response = response @ self.vectors
 
     def step(self, size: float, tolerance: float, least: float = 0.0) -> Step:
         """A step of length `size`; `tolerance` is the error allowed in a column, as a fraction of it."""
         start, sizes = self._start, self._space.column_sizes
-        allowed = _KRYLOV_TOLERANCE * tolerance * float(start.x.norm())
-        first = self._part(start.rate, size, allowed)
-        far, near = (_moved([(*first, _ALL)], tau, size) for tau in (size, size / 2))
+        first = self.vectors.T @ start.rate
+        far, near = (self.moved([(first, _ALL)], tau, size) for tau in (size, size / 2))
         nonlinear, middle = self._remainders(*near)
-        push = self._part(nonlinear, size, allowed)
-        extra = _moved([(*push, _ALL)], size, size)
+        push = self.vectors.T @ nonlinear
+        extra = self.moved([(push, _ALL)], size, size)
         last_nonlinear, last = self._remainders(far[0] + extra[0], far[1] + extra[1])
         # The polynomial through both remainders: 8 and 2 are those of a and b in the module's docstring.
-        pull = self._part(last_nonlinear, size, allowed)
-        of_fourth_order: Parts = [(*push, (0, 0, 0, -48)), (*pull, (0, 0, 0, 12))]
-        parts: Parts = [(*first, _ALL), (*push, (0, 0, 16, -48)), (*pull, (0, 0, -2, 12))]
-        end = start.x + _moved(parts, size, size)[0]
+        pull = self.vectors.T @ last_nonlinear
+        of_fourth_order: Parts = [(push, (0, 0, 0, -48)), (pull, (0, 0, 0, 12))]
+        parts: Parts = [(first, _ALL), (push, (0, 0, 16, -48)), (pull, (0, 0, -2, 12))]
+        end = start.x + self.moved(parts, size, size)[0]
         largest = torch.maximum(sizes(start.x), sizes(end))
         largest = largest.clamp(min=least * float(largest.max()))
-        error = float((sizes(_moved(of_fourth_order, size, size)[0]) / largest).max())
-        return Step(start, size, end, error, parts, (middle, last))
+        error = float((sizes(self.moved(of_fourth_order, size, size)[0]) / largest).max())
+        return Step(self, start, size, end, error, parts, (middle, last))
 
-    def _part(self, b: Tensor, size: float, allowed: float) -> tuple[Spectrum, Tensor]:
-        """A spectrum that knows functions of the Jacobian on b, and the coefficients of b in it."""
-        spectrum = self.spectrum
-        if spectrum is None:
-            tolerance = allowed / max(size * float(b.norm()), 1e-300)
-            spectrum = krylov_spectrum(self.apply, b, size, tolerance)
-        return spectrum, spectrum.vectors.T @ b
+    def moved(self, parts: Parts, tau: float, size: float) -> tuple[Tensor, Tensor]:
+        """The move (n,) and the response in the gradient at time tau."""
+        if tau not in self._known:
+            self._known[tau] = phis(tau * self.values)
+        functions, taken = self._known[tau], torch.zeros_like(self.values)
+        for weights, shares in parts:
+            terms = [share * (tau / size) ** k * functions[k + 1] for k, share in enumerate(shares) if share]
+            taken = taken + tau * weights * sum(terms[1:], terms[0])
+        return self.vectors @ taken, self._response @ taken
 
     def _image(self, direction: Tensor, response: Tensor) -> Tensor:
         pull = self._space.pull
@@ -245,48 +213,6 @@ class Linearised:
         return there.rate - self._start.rate - self._image(move, response), missed
 
 
-def _moved(parts: Parts, tau: float, size: float) -> tuple[Tensor, Tensor]:
-    """The move (n,) and the response in the gradient at time tau."""
-    together: dict[Spectrum, Tensor] = {}
-    for spectrum, weights, shares in parts:
-        functions = spectrum.phis(tau)
-        terms = [share * (tau / size) ** k * functions[k + 1] for k, share in enumerate(shares) if share]
-        together[spectrum] = together.get(spectrum, 0.0) + tau * weights * sum(terms[1:], terms[0])
-    pairs = [(spectrum.vectors @ taken, spectrum.response @ taken) for spectrum, taken in together.items()]
-    moves, responses = zip(*pairs, strict=True)
-    return sum(moves[1:], moves[0]), sum(responses[1:], responses[0])
-
-
-def krylov_spectrum(
-    apply: Callable[[Tensor], tuple[Tensor, Tensor]], b: Tensor, tau: float, tolerance: float
-) -> Spectrum:
-    """Lanczos' method: a space in which `phi_1(tau J) b` is good to `tolerance` times the length of b.
-
-    `apply(v)` gives `J v` and the response of v. Vectors are kept orthogonal to all before them.
-    """
-    basis, responses = [b / max(float(b.norm()), 1e-300)], []
-    diagonal: list[float] = []
-    beside: list[float] = []
-    while True:
-        image, response = apply(basis[-1])
-        responses.append(response)
-        diagonal.append(float(image @ basis[-1]))
-        known = torch.stack(basis)
-        image = image - known.T @ (known @ image)
-        image = image - known.T @ (known @ image)
-        beside.append(float(image.norm()))
-        count = len(diagonal)
-        exhausted = beside[-1] <= 1e-13 * max(map(abs, diagonal)) or count >= min(_MOST_VECTORS, len(b))
-        if exhausted or count % 4 == 0:
-            edge = b.new_tensor(beside[:-1])
-            small = torch.diag(b.new_tensor(diagonal)) + torch.diag(edge, 1) + torch.diag(edge, -1)
-            values, turned = torch.linalg.eigh(small)
-            last = turned[-1] @ (phis(tau * values)[1] * turned[0])
-            if exhausted or abs(tau * beside[-1] * float(last)) <= tolerance:
-                return Spectrum(values, known.T @ turned, torch.stack(responses, 1) @ turned)
-        basis.append(image / beside[-1])
-
-
 def phis(z: Tensor) -> list[Tensor]:
     """`phi_0` to `phi_4` of each entry of z (m,).
 
@@ -295,9 +221,9 @@ def phis(z: Tensor) -> list[Tensor]:
     """
     near = z.abs() < 1
     small, large = torch.where(near, z, 0.0), torch.where(near, 1.0, z)
-    powers = torch.arange(len(_SERIES), device=z.device)
+    powers = torch.arange(len(_SERIES))
     # Near zero from the highest down, elsewhere from the lowest up: neither way cancels.
-    down = [(small[:, None] ** powers) @ _SERIES.to(z.device)]
+    down = [(small[:, None] ** powers) @ _SERIES]
     for k in range(_HIGHEST - 1, -1, -1):
         down.append(small * down[-1] + 1 / math.factorial(k))
     up = [large.exp(), torch.expm1(large) / large]

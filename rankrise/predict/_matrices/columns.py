@@ -77,7 +77,7 @@ class Columns:
             self._sort(beginning)
 
     def _sort(self, beginning: int) -> None:
-        place = torch.arange(len(self.logs), device=self.logs.device)
+        place = torch.arange(len(self.logs))
         place[beginning:] = beginning + self.logs[beginning:].argsort(descending=True)
         self.directions, self.logs = self.directions[:, place], self.logs[place]
         self.conserved = self.conserved[place][:, place]
@@ -93,7 +93,7 @@ class Columns:
         if len(sizes) < count or float(sizes[-1]) < _RESOLVED * float(sizes[0]):
             return
         self.set_columns(part, scaled @ right.T, highest)
-        turn = torch.eye(len(self.logs), dtype=right.dtype, device=right.device)
+        turn = torch.eye(len(self.logs), dtype=right.dtype)
         turn[part, part] = right.T
         self.conserved = turn.T @ self.conserved @ turn
 
@@ -111,7 +111,7 @@ class Columns:
         cosine = 1 / (1 + tangent**2).sqrt()
         self.set_columns(large, cosine * (a + tangent * ratio * b), self.logs[large])
         self.set_columns(small, cosine * (b - slope * a), self.logs[small])
-        turn = torch.eye(len(self.logs), dtype=a.dtype, device=a.device)
+        turn = torch.eye(len(self.logs), dtype=a.dtype)
         turn[large, large] = turn[small, small] = cosine
         turn[small, large], turn[large, small] = cosine * tangent, -cosine * tangent
         self.conserved = turn.T @ self.conserved @ turn
@@ -126,7 +126,7 @@ class Columns:
         far = (self.logs[:count] > float(self.logs[count:].max()) + _FAR).nonzero()[:, 0]
         large, small = self.directions[:, far], self.directions[:, count:]
         shares = torch.linalg.lstsq(large, small).solution
-        turn = torch.eye(len(self.logs), dtype=small.dtype, device=small.device)
+        turn = torch.eye(len(self.logs), dtype=small.dtype)
         angles = shares * (self.logs[count:] - self.logs[far, None]).exp()
         turn[far, count:], turn[count:, far] = -angles, angles.T
         self.conserved = turn.T @ self.conserved @ turn

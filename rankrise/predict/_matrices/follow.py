@@ -163,5 +163,5 @@ def _observed(loss: Loss, columns: list[Columns], gradient: Tensor) -> tuple[Ten
         up, down = scaled[: many.rows], scaled[many.rows :]
         products.append((up @ down.T).flatten())
         rates.append(-(slope @ down @ down.T + up @ up.T @ slope).flatten())
-    logs = [many.log_singular_values().cpu() for many in columns]
-    return torch.cat(products).cpu(), torch.cat(rates).cpu(), logs
+    logs = [many.log_singular_values() for many in columns]
+    return torch.cat(products), torch.cat(rates), logs

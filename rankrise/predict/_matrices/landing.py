@@ -8,6 +8,7 @@ is close and attracting.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,17 +29,16 @@ _ROUNDING = 1e-8
 """After so small a move of Newton's method the next one, its square, is rounding."""
 _MOST_STEPS = 150
 _MOST_NEWTON_STEPS = 30
-_MOST_CONJUGATE_STEPS = 500
 
 
 @dataclass(frozen=True, eq=False)
 class Rest:
-    """A point of rest: balanced factors per product, with the flat products, their gradient and the loss.
+    """A point of rest: the rank of each product, the flat products, their gradient and the loss.
 
     `dropped` are the products that lost a direction on the way, one entry per direction.
     """
 
-    factors: Factors
+    ranks: tuple[int, ...]
     products: Tensor
     gradient: Tensor
     value: float
@@ -58,24 +58,22 @@ def land(
     observe(here.gradient)
     almost_still = _ALMOST_STILL
     for _ in range(_MOST_STEPS):
-        linear, smallest = Linearised(space, here), 1e-13 * size
-        while True:
+        linear, smallest, error = Linearised(space, here), 1e-13 * size, math.inf
+        while error > 1:
             step = linear.step(size, _ROUGH, least=1e-3)
             error = step.error / _ROUGH
-            if error <= 1:
-                here = space.here(step.end)
-                error = error if here.finite else math.inf
+            there = space.here(step.end) if error <= 1 else here
+            error = error if there.finite else math.inf
             size *= next_length(error)
-            if error <= 1:
-                break
-            if size <= smallest:
+            if error > 1 and size <= smallest:
                 return None
+        here = there
         observe(here.gradient)
         gone = _decayed(space, here)
         if gone:
             dropped += gone
             ranks = tuple(rank - gone.count(number) for number, rank in enumerate(space.ranks))
-            kept = _balanced(loss, space.products(here.x), ranks)
+            kept = balanced(loss.split(space.products(here.x)), ranks)
             space = FactorSpace(loss, ranks)
             here = space.here(space.pack(kept))
         moving = space.pace(here)
@@ -84,15 +82,10 @@ def land(
             limit = _polish(space, here)
             if limit is not None:
                 observe(limit.gradient)
-                products = space.products(limit.x)
-                factors = _balanced(loss, products, space.ranks)
-                return Rest(factors, products, limit.gradient, float(limit.value), tuple(dropped))
+                products, value = space.products(limit.x), float(limit.value)
+                return Rest(space.ranks, products, limit.gradient, value, tuple(dropped))
             almost_still = _STILLER * moving / pace
     return None
-
-
-def _balanced(loss: Loss, products: Tensor, ranks: tuple[int, ...]) -> Factors:
-    return [balanced(a, rank) for a, rank in zip(loss.split(products), ranks, strict=True)]
 
 
 def _decayed(space: FactorSpace, here: Here) -> list[int]:
@@ -136,9 +129,7 @@ def _polish(space: FactorSpace, here: Here) -> Here | None:
 def _newton(space: FactorSpace, here: Here) -> Tensor | None:
     """Newton's move on the complement of the gauge directions, or None where that is not a descent."""
     linear = Linearised(space, here)
-    if linear.spectrum is None:
-        return _conjugate_gradients(linear, here)
-    values, vectors = linear.spectrum.values, linear.spectrum.vectors
+    values, vectors = linear.values, linear.vectors
     gauge = sum(rank * rank for rank in space.ranks)
     kept = values.abs().argsort(descending=True)[: len(values) - gauge]
     # A direction that the loss does not see at all is flat, and the rate has no part in it.
@@ -148,28 +139,7 @@ def _newton(space: FactorSpace, here: Here) -> Tensor | None:
     return -vectors[:, kept] @ ((vectors[:, kept].T @ here.rate) / values[kept])
 
 
-def _conjugate_gradients(linear: Linearised, here: Here) -> Tensor | None:
-    """The same without eigenvectors: the rate is orthogonal to the gauge, and so is all that follows."""
-    move, residual = torch.zeros_like(here.x), here.rate.clone()
-    direction, square = residual.clone(), float(residual @ residual)
-    part = math.sqrt(square) / float(here.x.norm())
-    target = square * min(1e-2, max(math.sqrt(part), 1e-5)) ** 2
-    for _ in range(_MOST_CONJUGATE_STEPS):
-        if square <= target or square == 0:
-            break
-        image = -linear.apply(direction)[0]
-        curvature = float(direction @ image)
-        if curvature <= 0:
-            return None
-        move = move + square / curvature * direction
-        residual = residual - square / curvature * image
-        square, before = float(residual @ residual), square
-        direction = residual + square / before * direction
-    return move
-
-
-@dataclass(frozen=True, eq=False)
-class Block:
+class Block(NamedTuple):
     """A block of a product: orthonormal `left` (d1, m) and `right` (d2, n) directions."""
 
     product: int
@@ -188,14 +158,14 @@ class BlockLoss:
     def join(self, parts: Sequence[Tensor]) -> Tensor:
         """The flat whole products of a matrix per block."""
         products = self.whole.split(self.whole.zero())
-        for block, part in zip(self.blocks, parts, strict=True):
-            products[block.product] = products[block.product] + block.left @ part @ block.right.T
+        for (product, left, right), part in zip(self.blocks, parts, strict=True):
+            products[product] = products[product] + left @ part @ right.T
         return flattened(products)
 
     def cut(self, flat: Tensor) -> list[Tensor]:
         """The matrix of each block within flat whole products."""
         products = self.whole.split(flat)
-        return [block.left.T @ products[block.product] @ block.right for block in self.blocks]
+        return [left.T @ products[product] @ right for product, left, right in self.blocks]
 
     def __call__(self, *parts: Tensor) -> Tensor:
         """The loss, twice differentiable by autograd."""
@@ -209,24 +179,22 @@ class BlockLoss:
 
     def land(self, point: Tensor, product: int, seed: Tensor, pace: float) -> Rest | None:
         """Where the flow comes to rest from a `point` (size,) with a column `seed` more in a product."""
-        factors, rows = [], self.whole.shapes[product][0]
-        for block, matrix in zip(self.blocks, self.cut(point), strict=True):
-            rank = int((torch.linalg.svdvals(matrix) > 1e-9 * float(point.norm())).sum())
-            columns = balanced(matrix, rank)
-            own = torch.cat([block.left.T @ seed[:rows], block.right.T @ seed[rows:]])
-            if block.product == product and float(own.norm()) > 0.5 * float(seed.norm()):
-                columns = torch.cat([columns, own], 1)
-            factors.append(columns)
-        shapes = tuple((block.left.shape[1], block.right.shape[1]) for block in self.blocks)
-        cut = Loss(self, shapes, False, self.whole.device)
+        matrices, rows = self.cut(point), self.whole.shapes[product][0]
+        least = 1e-9 * float(point.norm())
+        factors = balanced(matrices, [int((torch.linalg.svdvals(one) > least).sum()) for one in matrices])
+        for number, (home, left, right) in enumerate(self.blocks):
+            own = torch.cat([left.T @ seed[:rows], right.T @ seed[rows:]]) if home == product else seed * 0
+            if float(own.norm()) > 0.5 * float(seed.norm()):
+                factors[number] = torch.cat([factors[number], own], 1)
+        shapes = tuple((left.shape[1], right.shape[1]) for _, left, right in self.blocks)
+        cut = Loss(self, shapes, False)
         landed = land(cut, factors, pace)
         if landed is None:
             return None
         products = self.join(cut.split(landed.products))
         value, gradient = self.whole.value_and_gradient(products)
         ranks = [0] * len(self.whole.shapes)
-        for block, columns in zip(self.blocks, landed.factors, strict=True):
-            ranks[block.product] += columns.shape[1]
-        factors = [balanced(a, rank) for a, rank in zip(self.whole.split(products), ranks, strict=True)]
+        for block, rank in zip(self.blocks, landed.ranks, strict=True):
+            ranks[block.product] += rank
         dropped = tuple(self.blocks[number].product for number in landed.dropped)
-        return Rest(factors, products, gradient, float(value), dropped)
+        return Rest(tuple(ranks), products, gradient, float(value), dropped)

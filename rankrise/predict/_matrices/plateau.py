@@ -15,7 +15,6 @@ A transition turns the directions. What becomes of the exponents depends on whic
 """
 
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +22,7 @@ import torch
 from torch import Tensor
 
 from rankrise.predict._loss import Loss, flattened
+from rankrise.predict._matrices.active import balanced
 from rankrise.predict._matrices.landing import Block, BlockLoss, Rest, land
 from rankrise.predict._stages import FLAT, Mixing
 
@@ -59,18 +59,13 @@ class Modes:
         left, right = ([place for place in places if place < len(side)] for side in (self.left, self.right))
         return self.left[:, left], self.right[:, right]
 
-    def seed(self, mode: int, size: float) -> Tensor:
-        """A column `[u; v]` (d1 + d2, 1) along a mode; u and v have length `size`."""
-        place = self.rank + mode
-        return size * torch.cat([self.left[:, place], self.right[:, place]])[:, None]
-
 
 def modes_at(loss: Loss, rest: Rest) -> list[Modes]:
     """The modes of every product at a point of rest, their exponents zero."""
     found = []
     products, gradients = loss.split(rest.products), loss.split(rest.gradient)
-    for product, gradient, columns in zip(products, gradients, rest.factors, strict=True):
-        rank, (left, _, right) = columns.shape[1], torch.linalg.svd(product)
+    for product, gradient, rank in zip(products, gradients, rest.ranks, strict=True):
+        left, _, right = torch.linalg.svd(product)
         right = right.T
         inner_left, rates, inner_right = torch.linalg.svd(-left[:, rank:].T @ gradient @ right[:, rank:])
         left = torch.cat([left[:, :rank], left[:, rank:] @ inner_left], 1)
@@ -143,14 +138,11 @@ class MatrixPlateau:
     clear = True
     mixing: Mixing = "ordered"
 
-    def __init__(self, loss: Loss, columns: Sequence[int]) -> None:
-        zero = loss.zero()
-        value, gradient = loss.value_and_gradient(zero)
-        self.loss, self._columns = loss, columns
-        self._rest = Rest(
-            [zero.new_zeros(sum(shape), 0) for shape in loss.shapes], zero, gradient, float(value)
-        )
-        self._modes, self.point, self.value = modes_at(loss, self._rest), zero, self._rest.value
+    def __init__(self, loss: Loss, columns: int | None) -> None:
+        self.loss, self._most = loss, [columns or min(shape) for shape in loss.shapes]
+        value, gradient = loss.value_and_gradient(loss.zero())
+        self._rest = Rest((0,) * len(loss.shapes), loss.zero(), gradient, float(value))
+        self._modes, self.point, self.value = modes_at(loss, self._rest), self._rest.products, float(value)
         largest = max(float(modes.rates[0]) for modes in self._modes)
         self.flat = largest <= FLAT * max(1.0, abs(self.value))
         self._least = FLAT * largest
@@ -158,7 +150,7 @@ class MatrixPlateau:
     def waits(self) -> Tensor:
         """The rescaled time until each mode of each product becomes active, if its rate stays."""
         waits = []
-        for modes, most in zip(self._modes, self._columns, strict=True):
+        for modes, most in zip(self._modes, self._most, strict=True):
             moves = (modes.rates > self._least) & (modes.rank < most)
             rates = torch.where(moves, modes.rates, 1.0)
             waits.append(torch.where(moves, (1 - modes.exponents) / rates, math.inf))
@@ -179,31 +171,40 @@ class MatrixPlateau:
     def move_on(self, winner: int) -> dict[str, Any] | None:
         """Let a mode become active and follow the flow to its rest: a `Stage`'s fields, or None."""
         product, mode = self._places()[winner]
-        sizes = [max(shape) for shape in self.loss.shapes]
-        largest = [self.point.new_zeros(size, size) for size in sizes]
+        modes, shapes, old = self._modes, self.loss.shapes, self._rest
+        largest = [self.point.new_zeros(max(shape), max(shape)) for shape in shapes]
 
         def observe(flat: Tensor) -> None:
-            for modes, seen, gradient in zip(self._modes, largest, self.loss.split(flat), strict=True):
-                entries = (modes.left.T @ gradient @ modes.right).abs()
+            for one, seen, gradient in zip(modes, largest, self.loss.split(flat), strict=True):
+                entries = (one.left.T @ gradient @ one.right).abs()
                 part = seen[: entries.shape[0], : entries.shape[1]]
                 torch.maximum(part, entries, out=part)
 
         # Look for couplings a little way along the new direction, before the flow is followed there.
-        observe(self._rest.gradient)
+        observe(old.gradient)
+        place = modes[product].rank + mode
+        up, down = modes[product].left[:, place], modes[product].right[:, place]
         probe = [part.clone() for part in self.loss.split(self.point)]
-        scale = max(1.0, *(float(part.norm()) for part in probe))
-        up, down = self._modes[product].seed(mode, 1.0)[:, 0].split(self.loss.shapes[product])
-        probe[product] += _PROBE * scale * torch.outer(up, down)
+        probe[product] += _PROBE * max(1.0, *(float(part.norm()) for part in probe)) * torch.outer(up, down)
         observe(self.loss.value_and_gradient(flattened(probe))[1])
-        blocks, rest = list[Places](), self._rest
+
+        pace, seed = float(modes[product].rates[mode]), _SEED_SIZE * torch.cat([up, down])[:, None]
+        blocks, rest = list[Places](), old
         while (coupled := [blocks_of(seen)[0] for seen in largest]) != blocks:
             blocks = coupled
-            landed = self._land(blocks, product, mode, observe)
+            if all(len(places) == 1 for places in blocks):
+                factors = balanced(self.loss.split(old.products), old.ranks)
+                factors[product] = torch.cat([factors[product], seed], 1)
+                landed = land(self.loss, factors, pace, observe)
+            else:
+                every = [Block(i, *modes[i].block(one)) for i, places in enumerate(blocks) for one in places]
+                # A block without a pair of directions learns nothing.
+                parts = [part for part in every if part.left.shape[1] and part.right.shape[1]]
+                landed = BlockLoss(self.loss, parts, observe).land(self.point, product, seed, pace)
             if landed is None:
                 return None
             rest = landed
-        new = modes_at(self.loss, rest)
-        weakest = math.inf
+        new, weakest = modes_at(self.loss, rest), math.inf
         for number, seen in enumerate(largest):
             if len(new[number].rates) > 1:
                 found, link = blocks_of(seen)
@@ -211,33 +212,14 @@ class MatrixPlateau:
                 if len(found) > 1:
                     self.mixing = "tracked"
             active = mode if number == product else None
-            new[number], covered = carry(self._modes[number], new[number], active, blocks[number])
+            new[number], covered = carry(modes[number], new[number], active, blocks[number])
             self.clear &= covered
         self._rest, self._modes, self.point, self.value = rest, new, rest.products, rest.value
         return {
             "sign": 1,
             "rank": new[product].rank,
             "left": rest.dropped,
-            "rates": tuple(modes.rates for modes in new),
-            "exponents": tuple(modes.exponents for modes in new),
+            "rates": tuple(one.rates for one in new),
+            "exponents": tuple(one.exponents for one in new),
             "mixing": weakest,
         }
-
-    def _land(
-        self, blocks: list[Places], product: int, mode: int, observe: Callable[[Tensor], None]
-    ) -> Rest | None:
-        """The next point of rest: of whole products, or block by block where some fall apart."""
-        pace = float(self._modes[product].rates[mode])
-        seed = self._modes[product].seed(mode, _SEED_SIZE)
-        if all(len(places) == 1 for places in blocks):
-            factors = list(self._rest.factors)
-            factors[product] = torch.cat([factors[product], seed], 1)
-            return land(self.loss, factors, pace, observe)
-        parts = [
-            Block(number, *modes.block(block))
-            for number, (modes, places) in enumerate(zip(self._modes, blocks, strict=True))
-            for block in places
-        ]
-        # A block without a pair of directions learns nothing.
-        parts = [part for part in parts if part.left.shape[1] and part.right.shape[1]]
-        return BlockLoss(self.loss, parts, observe).land(self.point, product, seed, pace)

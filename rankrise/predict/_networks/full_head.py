@@ -89,7 +89,7 @@ class FullHead:
     def _metric(self, outputs: Tensor) -> Tensor:
         """The second derivative of the loss in the outputs, (n, t, d, d)."""
         if self.objective == "squared":
-            unit = torch.eye(outputs.shape[-1], dtype=outputs.dtype, device=outputs.device)
+            unit = torch.eye(outputs.shape[-1], dtype=outputs.dtype)
             return (unit / len(outputs)).expand(*outputs.shape, -1)
         likelihood = outputs.softmax(-1)
         return (torch.diag_embed(likelihood) - likelihood[..., None] * likelihood[:, :, None]) / len(outputs)
@@ -102,7 +102,6 @@ def full_head(
     seed: int = 0,
     objective: Objective = "squared",
     teacher: Teacher = "diagonal",
-    device: str | torch.device = "cpu",
 ) -> FullHead:
     """A head with full weights on Gaussian tokens; the paper's toy has dimension 50 and 1000 samples.
 
@@ -115,7 +114,7 @@ def full_head(
     (((3, 3), (3, 3)), 'VO', 0.0)
     """
     if teacher == "diagonal":
-        diagonal = diagonal_head(dimension, tokens, samples, seed, objective, device)
+        diagonal = diagonal_head(dimension, tokens, samples, seed, objective)
         assert diagonal.teacher is not None
         first, second = map(torch.diag, diagonal.teacher.chunk(2))
         return FullHead(diagonal.inputs, diagonal.targets, objective, (first, second))
@@ -124,8 +123,8 @@ def full_head(
     key, query, value, output = (data.gaussian(source, dimension, dimension) for _ in range(4))
     key_query, value_output = key @ query.T / dimension, value @ output.T / dimension
     targets = data.targets_of(_attend(inputs, key_query)[1] @ value_output, objective)
-    products = key_query.to(device), value_output.to(device)
-    return FullHead(inputs.to(device), targets.to(device), objective, products)
+    products = key_query, value_output
+    return FullHead(inputs, targets, objective, products)
 
 
 def _attend(inputs: Tensor, key_query: Tensor) -> tuple[Tensor, Tensor]:

@@ -160,7 +160,6 @@ def diagonal_head(
     samples: int = 1000,
     seed: int = 0,
     objective: Objective = "squared",
-    device: str | torch.device = "cpu",
 ) -> DiagonalHead:
     """The paper's toy: Gaussian tokens, and targets from a head whose weights are standard Gaussian too.
 
@@ -172,8 +171,7 @@ def diagonal_head(
     inputs = data.gaussian(source, samples, tokens, dimension)
     teacher = data.gaussian(source, 2 * dimension) * data.gaussian(source, 2 * dimension)
     targets = data.targets_of(_attend(inputs, inputs, teacher), objective)
-    inputs = inputs.to(device)
-    return DiagonalHead(inputs, inputs, targets.to(device), objective, teacher.to(device))
+    return DiagonalHead(inputs, inputs, targets, objective, teacher)
 
 
 def _attend(keys: Tensor, values: Tensor, a: Tensor) -> Tensor:

@@ -61,7 +61,7 @@ class LinearNetwork:
             measurements = (self.inputs[:, :, None] * self.right[:, None]).flatten(1)
             return measurements.T @ measurements / len(measurements)
         moments = self.inputs.T @ self.inputs / len(self.inputs)
-        unit = torch.eye(self.targets.shape[1], dtype=moments.dtype, device=moments.device)
+        unit = torch.eye(self.targets.shape[1], dtype=moments.dtype)
         return torch.kron(moments, unit)
 
 
@@ -110,7 +110,6 @@ def linear_network(
     white: bool = False,
     diagonal: bool = False,
     objective: Objective = "squared",
-    device: str | torch.device = "cpu",
 ) -> LinearNetwork | DiagonalLinear:
     """A two-layer linear network on Gaussian inputs, with targets from a random teacher of the same form.
 
@@ -136,11 +135,11 @@ def linear_network(
         x = x * torch.linspace(0.5, 1.5, inputs, dtype=torch.float64)
     if not diagonal:
         matrix = gaussian(source, inputs, outputs or inputs)
-        return LinearNetwork(x.to(device), (x @ matrix).to(device), teacher=matrix.to(device))
+        return LinearNetwork(x, (x @ matrix), teacher=matrix)
     teacher = gaussian(source, inputs) * gaussian(source, inputs)
     y = x @ teacher
     targets = {"squared": y, "cross-entropy": y.sigmoid(), "hard-cross-entropy": (y > 0).double()}
-    return DiagonalLinear(x.to(device), targets[objective].to(device), objective, teacher.to(device))
+    return DiagonalLinear(x, targets[objective], objective, teacher)
 
 
 def matrix_sensing(
@@ -149,7 +148,6 @@ def matrix_sensing(
     samples: int = 200,
     rank: int | None = None,
     seed: int = 0,
-    device: str | torch.device = "cpu",
 ) -> LinearNetwork:
     """Gaussian measurements of a Gaussian matrix of some rank, by default the full one.
 
@@ -163,4 +161,4 @@ def matrix_sensing(
     left, right = gaussian(source, samples, rows), gaussian(source, samples, columns)
     teacher = gaussian(source, rows, rank) @ gaussian(source, rank, columns) / rank**0.5
     targets = ((left @ teacher) * right).sum(1, keepdim=True)
-    return LinearNetwork(left.to(device), targets.to(device), right.to(device), teacher.to(device))
+    return LinearNetwork(left, targets, right, teacher)

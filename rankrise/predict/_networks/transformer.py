@@ -75,7 +75,6 @@ def diagonal_transformer(
     samples: int = 200,
     seed: int = 0,
     objective: Objective = "squared",
-    device: str | torch.device = "cpu",
 ) -> DiagonalTransformer:
     """A diagonal transformer on Gaussian tokens, with targets from one whose attention weights are random.
 
@@ -89,10 +88,9 @@ def diagonal_transformer(
     """
     source = torch.Generator().manual_seed(seed)
     size = 2 * dimension * heads * layers
-    inputs = data.gaussian(source, samples, tokens, dimension).to(device)
-    feed_in = data.gaussian(source, layers, dimension, dimension).to(device) / dimension**0.5
-    feed_out = data.gaussian(source, layers, dimension, dimension).to(device) / (dimension * layers) ** 0.5
+    inputs = data.gaussian(source, samples, tokens, dimension)
+    feed_in = data.gaussian(source, layers, dimension, dimension) / dimension**0.5
+    feed_out = data.gaussian(source, layers, dimension, dimension) / (dimension * layers) ** 0.5
     teacher = data.gaussian(source, size) * data.gaussian(source, size) / (layers * heads) ** 0.5
-    teacher = teacher.to(device)
     network = DiagonalTransformer(inputs, inputs, feed_in, feed_out, heads, objective, teacher)
     return replace(network, targets=data.targets_of(network.outputs(teacher), objective))
