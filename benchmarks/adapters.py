@@ -19,7 +19,7 @@ import transformers
 
 from rankrise import use
 from rankrise.use import Adapter
-from rankrise.use._measure import Bench
+from rankrise.use._adapter import Bench
 from rankrise.use._ranks import Spectra, cost_of_one, highest, least, one_rank, parameters_of, ranks_within
 from rankrise.use._weights import pair
 

@@ -7,9 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from rankrise.recipes.use_settings import Budget
-from rankrise.use._adapter import Adapter, Rest
+from rankrise.use._adapter import Adapter, Bench, Evaluate, Rest, fitted
 from rankrise.use._cut import Cut, cut_change
-from rankrise.use._measure import Bench, Evaluate, fitted
 from rankrise.use._moments import Moments
 from rankrise.use._ranks import directions_to_find
 from rankrise.use._weights import Matrix, Pair, Source, is_causal, load_model, pair

@@ -2,10 +2,10 @@
 
 import json
 import warnings
+from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -99,9 +99,9 @@ class Moments:
     inputs: dict[str, Moment]
     outputs: dict[str, Moment]
     examples: int
-    about: dict[str, Any] = field(default_factory=dict)
+    about: dict[str, Any]
     """A fingerprint of the model, the block length, and what the caller added, such as data and a seed."""
-    tokens: dict[str, int] = field(default_factory=dict)
+    tokens: dict[str, int]
     """How many tokens each layer was measured on."""
 
     def to_dict(self) -> dict[str, Any]:
@@ -152,13 +152,12 @@ class Moments:
         if texts.get("format") != FORMAT:
             raise RankriseError(f"{str(path)!r} holds no moments: pass a file that Moments.save wrote.")
         facts = json.loads(texts["facts"])
-
-        def moment(side: str, name: str) -> Moment:
-            keys = (f"{side}/{name}/{place}" for place in count())
-            return Moment(tuple(tensors[key] for key in takewhile(tensors.__contains__, keys)))
-
+        blocks: dict[str, list[Tensor]] = defaultdict(list)
+        for key in sorted(tensors, key=lambda key: int(key.rpartition("/")[2])):
+            blocks[key.rpartition("/")[0]].append(tensors[key])
         inputs, outputs = (
-            {name: moment(side, name) for name in facts["tokens"]} for side in ("inputs", "outputs")
+            {name: Moment(tuple(blocks[f"{side}/{name}"])) for name in facts["tokens"]}
+            for side in ("inputs", "outputs")
         )
         loaded = cls(inputs, outputs, **facts)
         loaded.warn_if_few()

@@ -10,9 +10,8 @@ from torch import Tensor, nn
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.recipes.use_settings import Budget
-from rankrise.use._adapter import Adapter, Rest
+from rankrise.use._adapter import Adapter, Bench, Evaluate, Rest, fitted
 from rankrise.use._cut import Cut, cut_product
-from rankrise.use._measure import Bench, Evaluate, fitted
 from rankrise.use._moments import Moments
 from rankrise.use._weights import Matrix, linear_layers, on_gpu, open_source, pair
 from rankrise.watch._heads import unwrap

@@ -15,9 +15,9 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import write_json
 from rankrise.recipes.use_settings import Group, check_share
 from rankrise.record.folder import TRUNCATION, read_truncation
+from rankrise.use._adapter import Bench, Evaluate, Scores, kept_gain, refuse_no_gain
 from rankrise.use._cut import Cut, cut_change
 from rankrise.use._head_products import HeadProducts, has_head_products
-from rankrise.use._measure import Bench, Evaluate, Scores, kept_gain, refuse_no_gain
 from rankrise.use._moments import Moments
 from rankrise.use._peft import lora_config
 from rankrise.use._ranks import cost_of_one, highest, kept_share, least, one_rank, parameters_of, ranks_within
@@ -123,8 +123,8 @@ def truncate(
     refuse_no_gain(initial, whole)
     cutter = _Cutter(base, trained, bench, moments)
     if groups is None:
-        groups = [*MATRICES, *(PRODUCTS if has_head_products(trained) else ())]
-        groups = [name for name in groups if name in PRODUCTS or cutter.matrices[name]]
+        groups = [name for name in MATRICES if cutter.matrices[name]]
+        groups += list(PRODUCTS) * has_head_products(trained)
     ways = [
         (name, method)
         for name in sorted(groups, key=lambda name: name in PRODUCTS)
@@ -184,9 +184,7 @@ class _Cutter:
 
     def _cut(self, matrix: Matrix, method: str) -> Cut:
         before, after = self.bench.both.read(matrix)
-        roots = None
-        if self.moments is not None and method == "weighted":
-            roots = self.moments.roots(matrix, after.device)
+        roots = self.moments.roots(matrix, after.device) if self.moments and method == "weighted" else None
         return cut_change(before, after, min(after.shape), roots)
 
     def cuts(self, group: str, method: str) -> list[Cut]:
@@ -208,7 +206,7 @@ class _Cutter:
                 tensors[matrix.stored] = both.tuned.read(matrix.stored).float().clone()
             weight = matrix.view(tensors[matrix.stored])
             left, right = cut.factors(rank)
-            weight.copy_(both.read(matrix)[0].to(weight) + left @ right)
+            weight.copy_(both.read(matrix)[0].float() + left @ right)
         return self.bench.scores(tensors)
 
     def curve(self, group: str, method: str, trained: Scores, gain: float) -> GainCurve:

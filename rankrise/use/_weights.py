@@ -148,9 +148,10 @@ def load_model(source: str | Path) -> nn.Module:
     if (folder / ADAPTER_CONFIG).exists():  # transformers would load the base that it names
         raise RankriseError(f"{str(source)!r} holds both a model and {ADAPTER_CONFIG}: remove one of them.")
     transformers.utils.logging.disable_progress_bar()  # it would break ours
-    options = {"config": empty.config, "local_files_only": True, "output_loading_info": True}
     with offline():
-        model, about = type(empty).from_pretrained(folder, **options)
+        model, about = type(empty).from_pretrained(
+            folder, config=empty.config, local_files_only=True, output_loading_info=True
+        )
     if about["missing_keys"]:  # transformers initialises them at random
         raise RankriseError(f"{str(source)!r} has no tensor for {min(about['missing_keys'])}: restore it.")
     found: nn.Module = model.to("cuda") if torch.cuda.is_available() else model
@@ -192,7 +193,8 @@ def fingerprint(model: Source) -> str:
     weights = open_source(model)
     digest = hashlib.sha256()
     for matrix in linear_layers(weights.model):
-        weight = weights.read(matrix.stored)
-        entries = weight.detach().flatten()[:: max(1, weight.numel() // 64)].float().cpu()
-        digest.update(f"{matrix.name} {list(weight.shape)}\n".encode() + entries.numpy().tobytes())
+        weight = weights.load(matrix.stored)
+        if weight is not None:  # a base may lack a head
+            entries = weight.detach().flatten()[:: max(1, weight.numel() // 64)].float().cpu()
+            digest.update(f"{matrix.name} {list(weight.shape)}\n".encode() + entries.numpy().tobytes())
     return digest.hexdigest()[:16]

@@ -14,7 +14,6 @@ from rankrise.use._moments import Moment
 from rankrise.use._ranks import (
     Spectrum,
     kept_share,
-    least,
     parameters_of,
     ranks_keeping,
     ranks_within,
@@ -164,9 +163,3 @@ def test_ranks_keeping_a_share_keep_it_and_no_direction_too_many(
         fewer = ranks_within(spectra, parameters - 1)
         assert kept_share(spectra, fewer) <= kept_share(spectra, ranks) + 1e-9
     assert kept_share(spectra, ranks_keeping(spectra, share, uniform=True)) >= share - 1e-9
-
-
-@given(st.integers(1, 500), st.integers(1, 500), st.integers(1, 90))
-def test_the_least_number_that_is_enough_is_found(threshold: int, most: int, first: int) -> None:
-    found = least(lambda number: number >= threshold, most, first)
-    assert found == (threshold if threshold <= most else None)

@@ -105,20 +105,29 @@ def test_a_layer_whose_name_ends_like_another_is_not_taken_for_it(tmp_path: Path
     assert torch.equal(model["block"]["fc"].weight, base["block"]["fc"].weight)
 
 
-@pytest.mark.parametrize(("name", "shard"), [("gpt2", "10KB"), ("vit", "1GB")])
-def test_folders_give_what_models_give(name: str, shard: str, tmp_path: Path) -> None:
-    base = made(name)
+def test_folders_give_what_models_give(tmp_path: Path) -> None:
+    base = made("gpt2")
     tuned = changed(base)
-    base.save_pretrained(tmp_path / "base", max_shard_size=shard)
-    tuned.save_pretrained(tmp_path / "tuned", max_shard_size=shard)
+    base.save_pretrained(tmp_path / "base", max_shard_size="10KB")
+    tuned.save_pretrained(tmp_path / "tuned", max_shard_size="10KB")
     from_models = use.extract(base, tuned, rank=2)
     from_folders = use.extract(tmp_path / "base", tmp_path / "tuned", rank=2)
     assert from_folders.base == str(tmp_path / "base")
     assert from_models.rest.changed == from_folders.rest.changed
     assert from_models.held == pytest.approx(from_folders.held)
-    for key, (b, a) in from_models.factors.items():
-        other_b, other_a = from_folders.factors[key]
-        assert torch.allclose(b @ a, other_b @ other_a, atol=1e-6)
+
+
+def test_budgets() -> None:
+    base = made("llama")
+    tuned = changed(base)
+    one = use.extract(base, tuned, rank=2)
+    assert set(one.ranks.values()) == {2}
+    free = use.extract(base, tuned, rank=2, uniform=False)
+    assert 0.98 * one.parameters < free.parameters <= one.parameters
+    assert free.kept > one.kept
+    share = use.extract(base, tuned, keep=0.5, uniform=False)
+    assert 0.5 <= share.kept < 0.55
+    assert use.extract(base, tuned, parameters=one.parameters).ranks == one.ranks
 
 
 def test_a_new_head_is_named_and_kept_whole(tmp_path: Path) -> None:
@@ -168,19 +177,6 @@ def test_what_changed_by_rounding_alone_is_not_kept() -> None:
         ranks = use.extract(before, after, rank=4).ranks
         assert {rank for name, rank in ranks.items() if name.endswith("q_proj")} == {1}
         assert {rank for name, rank in ranks.items() if not name.endswith("q_proj")} == {0}
-
-
-def test_budgets() -> None:
-    base = made("llama")
-    tuned = changed(base)
-    one = use.extract(base, tuned, rank=2)
-    assert set(one.ranks.values()) == {2}
-    free = use.extract(base, tuned, rank=2, uniform=False)
-    assert 0.98 * one.parameters < free.parameters <= one.parameters
-    assert free.kept > one.kept
-    share = use.extract(base, tuned, keep=0.5, uniform=False)
-    assert 0.5 <= share.kept < 0.55
-    assert use.extract(base, tuned, parameters=one.parameters).ranks == one.ranks
 
 
 @pytest.mark.parametrize("uniform", [True, False])

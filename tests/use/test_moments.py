@@ -12,7 +12,6 @@ from tiny_models import changed, inputs, made
 from torch import Tensor, nn
 
 from rankrise import RankriseError, use
-from rankrise.use._gathered import Sum
 
 
 def square_loss(model: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
@@ -87,16 +86,6 @@ def test_a_layer_that_is_used_twice_and_one_that_is_not_used() -> None:
         tuned.unused.weight.add_(1.0)
     with pytest.raises(RankriseError, match="no moments of unused"):
         use.extract(model, tuned, rank=1, moments=found)
-
-
-def test_long_sides_have_blocks() -> None:
-    rows, whole, blocked = torch.randn(6, 10), Sum(10), Sum(4)
-    for each in (whole, blocked):
-        each.add(rows, 2.0)
-    dense = 2 * rows.mT @ rows
-    assert torch.allclose(whole.blocks[0], dense, atol=1e-5)
-    assert [len(block) for block in blocked.blocks] == [4, 3, 3]
-    assert torch.allclose(blocked.blocks[1], dense[4:7, 4:7], atol=1e-5)
 
 
 def test_only_tokens_that_the_gradient_reaches_count() -> None:
