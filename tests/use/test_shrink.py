@@ -1,13 +1,14 @@
 """Adapters at lower ranks, from their factors alone."""
 
 import json
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import peft
 import pytest
 import torch
-from tiny_models import inputs, made
+from tiny_models import imitation, inputs, made
 
 from rankrise import RankriseError, use
 
