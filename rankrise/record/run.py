@@ -220,7 +220,6 @@ class TrackedRun:
     def curve(self, which: str, kind: Kind) -> Array:
         """One kind of number at every measured step; nan where there is none."""
         if (which, kind) not in self._curves:
-            self._refuse_unknown(which)
             heads = which in self.products
             rows = self._rank_rows if heads else [row["matrices"] for row in self._rank_rows]
             values = [row[which].get(kind) for row in rows]
@@ -240,7 +239,6 @@ class TrackedRun:
 
         For a product a list with an array [heads, r] per layer; for a matrix one array [r].
         """
-        self._refuse_unknown(which)
         path = spectra_path(self.folder, step)
         if step not in self._spectra:
             if not path.is_file():
@@ -351,11 +349,6 @@ class TrackedRun:
         names = dict.fromkeys(["step", "time", *(name for row in rows for name in row)])
         found = {name: numpy.array([row.get(name) for row in rows], float) for name in names}
         return found | {"step": numpy.array([row["step"] for row in rows], numpy.int64)}
-
-    def _refuse_unknown(self, which: str) -> None:
-        known = (*self.products, *self.matrices)
-        if which not in known:
-            raise RankriseError(f"{self.folder} has no {which!r}: pass one of {', '.join(known)}.")
 
 
 def _one_per_step(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
