@@ -144,37 +144,6 @@ def test_other_matrices_have_a_panel_per_kind(tmp_path: Path, products: tuple[st
     assert titles == ["encoder.layers.*.linear1.weight", "encoder.layers.*.linear2.weight"]
 
 
-def test_further_seeds_are_thin_and_go_to_their_own_end(tracked: dict[str, Path], tmp_path: Path) -> None:
-    begun = changed(train(tmp_path / "2", seed=2, steps=0, close=False), tmp_path / "begun", {"epochs": 12})
-    longer = changed(train(tmp_path / "1", seed=1, steps=140), tmp_path / "longer", {"epochs": 12})
-    (study,) = studies(open([tracked["unit"], longer, begun]))
-    picture = DRAW["stable-rank"](study).figure
-    assert "thin: further seeds" in picture.get_suptitle()
-    for panel in picture.axes:
-        drawn = [line for line in panel.lines if len(line.get_xdata()) > 2]
-        assert [line.get_linewidth() < 1 for line in drawn] == [True, True, False, False]
-        assert [line.get_xdata()[-1] for line in drawn] == [14, 14, 12, 12]
-
-
-def test_a_run_of_one_s_own_has_plain_names_and_titles(tracked, tmp_path: Path, know) -> None:
-    run = shutil.copytree(tracked["wander"], tmp_path / "run")
-    steps = run / "steps.jsonl"
-    write_rows(steps, [*read_lines(steps), {"step": 150, "loss": 1.0, "perplexity": 9.0, "time": 1e9}])
-    know(run, 40, until=150)
-    drawn, _ = draw_figures(open(run), tmp_path)
-    assert {*drawn} == {
-        *["spectra", "stable-rank", "energy-rank", "singular-values", "final-spectra", "training"]
-    }
-    assert drawn["stable-rank"][0].name == "figure-stable-rank.png"
-    (study,) = studies(open(run))
-    assert "the change at step 120 against" in DRAW["final-spectra"](study).figure.get_suptitle()
-    training = DRAW["training"](study).figure
-    assert training.get_suptitle().endswith("the course of training (upright lines: stages)")
-    panels = {panel.get_title(): panel for panel in training.axes}
-    assert panels["validation perplexity"].get_lines()[0].get_marker() == "o"  # recorded once
-    assert panels["training loss"].get_lines()[0].get_marker() == ""
-
-
 def test_runs_without_ranks_or_spectra_have_the_figures_they_can(
     tracked: dict[str, Path], tmp_path: Path
 ) -> None:
