@@ -35,10 +35,8 @@ from rankrise.watch._linear import (
 )
 from rankrise.watch._roles import acts_on_heads
 
-TOLERANCE = 1e-4
-"""What may differ between two runs that should agree, as a share of the largest entry."""
-FIRST = 2**20 + 1
-"""The number that stands for a module's first weight, larger than constants that a family may read."""
+TOLERANCE = 1e-4  # what may differ between runs that should agree, as a share of the largest entry
+FIRST = 2**20 + 1  # stands for a module's first weight, larger than constants that a family may read
 
 Batch = Tensor | Mapping[str, Any] | tuple[Any, ...] | list[Any] | Callable[[nn.Module], Any]
 """One argument, named arguments, several arguments, or a function that runs the model it is given."""

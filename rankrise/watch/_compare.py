@@ -231,8 +231,9 @@ def overlap(
 
 # Two moments of a model, layer by layer.
 
-Roles = dict[str, Tensor]
-"""The weights of one layer by role, [heads, d_model, d_head]."""
+LayerBefore = tuple[int, str, int, list[int], dict[str, Tensor]]
+"""A layer's place in the model after, its name, how many heads it has, which of them are read, and their
+weights by role, [heads, d_model, d_head]."""
 
 
 @dataclass(frozen=True)
@@ -260,11 +261,11 @@ def _changes(
     after = _newest(after)
     new = heads(before, adapter=str(after)) if is_adapter_folder(after) else heads(after)
     old = _tracked(Path(str(before)), new) if _is_run(before) else _all_heads(heads(before), new)
-    for done, (index, name, tracked, was) in enumerate(old, start=1):
+    for done, (index, name, count, tracked, was) in enumerate(old, start=1):
         layer = new[index]
-        if max(tracked) >= len(layer.query):
-            raise _different(f"{name} has head {max(tracked)}", f"it has {len(layer.query)} heads")
-        part = slice(None) if len(tracked) == len(layer.query) else torch.tensor(tracked)
+        if count != len(layer.query):
+            raise _different(f"{name} has {count} heads", f"it has {len(layer.query)}")
+        part = slice(None) if len(tracked) == count else torch.tensor(tracked)
         for product, roles in PRODUCTS.items():
             sides = (
                 [was[role].to(device) for role in roles],
@@ -277,17 +278,18 @@ def _changes(
         progress(done / len(new))
 
 
-def _all_heads(old: Layers, new: Layers) -> Iterator[tuple[int, str, list[int], Roles]]:
-    """Each layer's place in the model after, its name, its heads and its weights before."""
+def _all_heads(old: Layers, new: Layers) -> Iterator[LayerBefore]:
+    """All heads of a model before."""
     for one, other in zip_longest(old.names, new.names, fillvalue="missing"):
         if one != other:
             raise _different(f"an attention layer is {one}", other)
     for index, layer in enumerate(old):
-        yield index, layer.name, list(range(len(layer.query))), {role: getattr(layer, role) for role in ROLES}
+        heads = list(range(len(layer.query)))
+        yield index, layer.name, len(heads), heads, {role: getattr(layer, role) for role in ROLES}
 
 
-def _tracked(run: Path, later: Layers) -> Iterator[tuple[int, str, list[int], Roles]]:
-    """Like `_all_heads`, for the tracked heads of a run at its beginning."""
+def _tracked(run: Path, later: Layers) -> Iterator[LayerBefore]:
+    """The tracked heads of a run at its beginning."""
     info = read_run(run, "tracked")
     if not info["layers"] or set(info["settings"]["products"]) != set(PRODUCTS):
         raise RankriseError(
@@ -307,7 +309,7 @@ def _tracked(run: Path, later: Layers) -> Iterator[tuple[int, str, list[int], Ro
         groups = list(dict.fromkeys(about["groups"]))
         shared = [groups.index(group) for group in about["groups"]]
         weights |= {role: weights[role][shared] for role in ("key", "value")}
-        yield places[name], name, about["tracked_heads"], weights
+        yield places[name], name, about["heads"], about["tracked_heads"], weights
 
 
 def _is_run(source: Source) -> bool:

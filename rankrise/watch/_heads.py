@@ -70,21 +70,21 @@ class Layer:
     def of(cls, name: str, attention: Attention) -> "Layer":
         """The layer that a family's reading describes."""
         query, key, value, output = attention.query, attention.key, attention.value, attention.output
-        count, groups, group = query.blocks, key.blocks, attention.group_of_head
+        count, group = query.blocks, attention.group_of_head
 
         def repeated(shared: Tensor) -> Tensor:
             """One block for each head: a view if no group is repeated, or if there is only one."""
-            if groups == 1:
+            if key.blocks == 1:
                 return shared.expand(count, *shared.shape[1:])
-            return shared if group == tuple(range(groups)) else shared[list(group)]
+            return shared if group == tuple(range(key.blocks)) else shared[list(group)]
 
         return cls(
-            name=name,
-            query=query.weight,
-            key=repeated(key.weight.mT).mT,
-            value=repeated(value.weight.mT).mT,
-            output=output.weight[0].unflatten(0, (count, -1)).transpose(1, 2),
-            group=group,
+            name,
+            query.weight,
+            repeated(key.weight.mT).mT,
+            repeated(value.weight.mT).mT,
+            output.weight[0].unflatten(0, (count, -1)).transpose(1, 2),
+            group,
             scale=query.width**-0.5 if attention.scale is None else attention.scale,
             query_bias=query.bias,
             key_bias=None if key.bias is None else repeated(key.bias),

@@ -25,12 +25,9 @@ from rankrise.watch._spectra import (
 Values = Matrix | Change
 """Singular values [..., k], largest first, or a change."""
 
-# Relative error at which the iteration for |W|_2^2 stops, and that float32 rounding may add.
-TOLERANCE = 2e-6
-# Rounding in a float32 Gram matrix of unit columns, entry by entry: about 4e-8 is seen.
-FLOAT32_NOISE = 2e-7
-# Below this norm of a column, float32 squares vanish.
-SMALLEST = 1e-12
+TOLERANCE = 2e-6  # relative error at which the iteration for |W|_2^2 stops, and that float32 may add
+FLOAT32_NOISE = 2e-7  # rounding in a float32 Gram matrix of unit columns, by entry: about 4e-8 is seen
+SMALLEST = 1e-12  # norm of a column below which float32 squares vanish
 
 
 def effective_rank(values: Values) -> Tensor:
@@ -66,9 +63,8 @@ def _singular(values: Values) -> Tensor:
 def stable_rank(left: Matrix | Change, right: Matrix | None = None, *, name: str = "") -> Tensor:
     """`|W|_F^2 / |W|_2^2`, float64 [...], to a relative error of 1e-5; takes what `singular_values` takes.
 
-    No decomposition: with the Gram matrices A and B of the factors, `|W|_F^2 = sum(A * B)`, and `|W|_2^2` is
-    the largest eigenvalue of `A B`. Heads where float32 or the iteration may lose digits are computed again
-    from all their singular values.
+    With the Gram matrices A and B of the factors, `|W|_F^2 = sum(A * B)`, and `|W|_2^2` is the largest
+    eigenvalue of `A B`. Heads that may lose digits are computed again from all their singular values.
 
     >>> stable_rank(torch.eye(6)[:, :2] * torch.tensor([2.0, 1.0]), torch.eye(6)[:, :2]).round(decimals=4)
     tensor(1.2500, dtype=torch.float64)
@@ -131,16 +127,12 @@ def _quick_ranks(left: Blocks, right: Blocks) -> tuple[Tensor, Tensor]:
     return divided(energy, largest), sure
 
 
-# Vectors iterated together: reading the matrices costs the same for a few, and a cluster of as many leading
-# values does no harm.
-BLOCK = 16
-# Degrees of the Chebyshev filter in the first round and in later ones, and the most rounds.
-DEGREE, LATER_DEGREE, ROUNDS = 8, 4, 12
+BLOCK = 16  # vectors iterated together: reading the matrices costs the same for a few
+DEGREE, LATER_DEGREE, ROUNDS = 8, 4, 12  # of the Chebyshev filter at first and later; the most rounds
 # The first filter lifts the leading vector 100 times over those it damps, which are below this share of the
 # largest value or less. With more, the rows become parallel within float32's resolution.
 LOWEST_CUT = 2 / (math.cosh(math.acosh(100.0) / DEGREE) + 1)
-# A smallest Ritz value below this share of the largest: the vectors span the whole range.
-NOTHING = 1e-6
+NOTHING = 1e-6  # a smallest Ritz value below this share of the largest: the vectors span the whole range
 # Powers are taken 64 at a time, which stays in float64's range; after s such rounds the largest eigenvalue of
 # r x r matrices is known to log(r) / 64^s / 2: 1e-5 for r = 256.
 POWER, POWER_ROUNDS = 64, 3

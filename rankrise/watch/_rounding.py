@@ -1,9 +1,8 @@
 """The noise floor of a change: what storing the weights in few bits adds to it.
 
-A stored weight is off by a rounding error that is uniform over the spacing s of its dtype there, with
-variance s^2 / 12. The errors before and after count as independent, which is right once weights have moved by
-a spacing or more. If they moved less, most round to the same number, and this noise exceeds the measured
-change, which is then unknown.
+A stored weight has a rounding error that is uniform over the spacing s of its dtype, with variance s^2 / 12.
+Errors before and after count as independent. If weights moved by less than a spacing, most round to the same
+number, and this noise exceeds the measured change, which is then unknown.
 """
 
 from typing import NamedTuple
@@ -13,12 +12,9 @@ from torch import Tensor
 
 from rankrise.watch._change import divided
 
-# Rows and columns of a float32 matrix that show whether it was narrower before.
-SAMPLE = 64
-# The exponent bits of float32: a number without the others is its power of two.
-EXPONENT = 0x7F800000
-# Steps of the power iteration: the largest value of a Gram matrix to a few percent.
-POWER_STEPS = 12
+SAMPLE = 64  # rows and columns of a float32 matrix that show whether it was narrower before
+EXPONENT = 0x7F800000  # the exponent bits of float32: a number without the others is its power of two
+POWER_STEPS = 12  # give the largest value of a Gram matrix to a few percent
 
 
 class Noise(NamedTuple):
@@ -76,8 +72,8 @@ def product_noise(*pairs: tuple[Stored, Stored]) -> Noise:
     To first order it is `left E^T + D right^T` for each pair, with errors D and E of the factors. With sums v
     of the variances in the columns of E, the first term has the square `sum_j |left_j|^2 v_j`. Its largest
     value is about `|L| sqrt(n) + |L|_F` for `L = left diag(sqrt(v / n))` (Chevet's inequality). Terms with
-    errors on the same side add up in squares; the two sides hardly meet, since each has random vectors where
-    the other has the weights'. The square is right to a few percent, the largest to a third.
+    errors on the same side add up in squares, and the two sides hardly meet. The square is right to a few
+    percent, the largest to a third.
     """
     scaled = []
     for side in (0, 1):
@@ -96,8 +92,7 @@ def product_noise(*pairs: tuple[Stored, Stored]) -> Noise:
 
 
 def matrix_noise(before: Tensor, after: Tensor) -> Noise:
-    """Noise of `after - before` [m, n]. Its largest value is the one of a single draw, in which each entry is
-    off by its standard deviation, up or down."""
+    """Noise of `after - before` [m, n], from one draw of errors of one standard deviation, up or down."""
     error = spacing(before).square_().add_(spacing(after).square_()).div_(12)
     square = error.sum(1).double().sum()
     generator = torch.Generator().manual_seed(0)  # on the CPU, so that a GPU draws the same

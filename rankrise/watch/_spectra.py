@@ -24,8 +24,7 @@ Blocks = tuple[Tensor, ...]
 # values are then wrong by up to sqrt(2e3 * 2e-16) = 6e-7 of the largest.
 CANCELLATION_LIMIT = 2e3
 EPSILON = torch.finfo(torch.float64).eps
-# Bytes of float64 rows of a whole matrix that are held at a time.
-STREAM_BYTES = 2**27
+STREAM_BYTES = 2**27  # of float64 rows of a whole matrix, held at a time
 
 
 def singular_values(left: Matrix | Change, right: Matrix | None = None, *, name: str = "") -> Tensor:
@@ -242,23 +241,18 @@ def _eigenvalues(squared: Tensor) -> Tensor:
     return torch.linalg.eigvalsh(squared, UPLO="U")  # a fifth faster than "L" with MKL
 
 
-# A few leading values of large matrices: block Krylov iteration (Musco and Musco, 2015) with full
-# reorthogonalisation.
-
-# Columns iterated beside those asked for; blocks of columns before the whole matrix is decomposed.
-SPARE, BLOCKS = 4, 16
-# Estimated relative error of a squared value at which it is good.
-TOLERANCE = 1e-5
-# Squared values below this fraction of the largest are lost in rounding and never converge.
-NOISE = 1e-13
+SPARE, BLOCKS = 4, 16  # columns beside those asked for; blocks of columns before all values are computed
+TOLERANCE = 1e-5  # estimated relative error of a squared value at which it is good
+NOISE = 1e-13  # squared values below this share of the largest are lost in rounding and never converge
 
 
 def leading_values(before: Tensor, after: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The `count` largest singular values of `after - before` [m, n] and its Frobenius norm, in float64.
 
-    With D the difference, the space spanned by X, (D^T D) X, (D^T D)^2 X, ... for a few random columns X soon
-    contains the leading vectors. A Ritz value of D^T D in it is too small by at most residual^2 / gap; if
-    that does not become small, all values are computed.
+    Block Krylov iteration (Musco and Musco, 2015) with full reorthogonalisation: with D the difference, the
+    space spanned by X, (D^T D) X, (D^T D)^2 X, ... for a few random columns X soon contains the leading
+    vectors. A Ritz value of D^T D in it is too small by at most residual^2 / gap; if that does not become
+    small, all values are computed.
     """
     if before.shape[0] < before.shape[1]:
         before, after = before.mT, after.mT

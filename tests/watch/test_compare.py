@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from tiny_heads import tiny
 from tiny_models import changed, made
 from torch import nn
 from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel
@@ -209,3 +210,9 @@ def test_a_run_whose_network_transformers_knows_as_a_part(tmp_path: Path) -> Non
     assert {row.layer for row in comparison.rows} == {"transformer.h.0.attn"}
     for row in comparison.rows:
         assert row.stable_rank == pytest.approx(run.ranks[row.matrix][-1, 0, row.head], rel=1e-3)
+
+
+def test_more_heads_of_the_same_size_are_another_model() -> None:
+    two, four = (tiny(num_attention_heads=heads, num_key_value_heads=2) for heads in (2, 4))
+    with pytest.raises(RankriseError, match="2 heads"):
+        watch.compare(two, four)
