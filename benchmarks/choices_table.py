@@ -21,8 +21,8 @@ def main() -> None:
         for choice, score in zip(choices, scores, strict=True):
             cells = [
                 choice.label,
-                f"{score.accuracy:.1%}".replace("%", " %"),
-                f"{score.loss:.2g}; {score.validation_loss:.3g}",
+                f"{score['accuracy']:.1%}".replace("%", " %"),
+                f"{score['loss']:.2g}; {score['validation_loss']:.3g}",
             ]
             for one in effects(choice, choices[0]):
                 if one.layer is None:

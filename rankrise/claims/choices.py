@@ -41,18 +41,8 @@ def effects(choice: Choice, base: Choice) -> list[Effect]:
     return found
 
 
-@dataclass(frozen=True)
-class Learned:
-    """How well runs ended, means over seeds; nan if it was not recorded."""
-
-    loss: float
-    """The training loss over the last 5 % of the steps."""
-    validation_loss: float
-    accuracy: float
-
-
-def learned(runs: Sequence[TrackedRun]) -> Learned:
-    """The final training loss, validation loss and accuracy."""
+def learned(runs: Sequence[TrackedRun]) -> dict[str, float]:
+    """Loss over the last 5 % of training, last validation loss and accuracy; nan where not recorded."""
 
     def last(run: TrackedRun, name: str, part: float) -> float:
         recorded = run.steps()
@@ -62,4 +52,4 @@ def learned(runs: Sequence[TrackedRun]) -> Learned:
         return float(values[known][steps >= (1 - part) * steps[-1]].mean()) if len(steps) else np.nan
 
     parts = {"loss": 0.05, "validation_loss": 0.0, "accuracy": 0.0}
-    return Learned(*(float(np.mean([last(run, *one) for run in runs])) for one in parts.items()))
+    return {name: float(np.mean([last(run, name, part) for run in runs])) for name, part in parts.items()}

@@ -188,19 +188,15 @@ class Statement:
         return {}
 
     def decide(self, part: str, how: How) -> Sequence[Estimate | float | None]:
-        """The value of each number of a part; empty if another choice has no meaning for the part."""
+        """The value of each number of a part."""
         raise NotImplementedError
 
     def judged(self, everything: bool = False) -> list[Claim]:
         """The verdict on each part; runs that the claim is not about get one only with `everything`."""
         statement, excuse = " ".join((self.__doc__ or "").split()), "" if everything else self.excuse
-        blank = Claim(
-            *(self.name, statement, self.source, "not judged", excuse),
-            measures=(),
-            runs=tuple(run.name for run in self.runs),
-            data=self.data,
-            left_out=self.left_out,
-        )
+        runs = tuple(run.name for run in self.runs)
+        blank = Claim(self.name, statement, self.source, "not judged", excuse, (), runs, self.data)
+        blank = replace(blank, left_out=self.left_out)
         try:
             return [self._judged(replace(blank, part=part)) for part in self.parts()]
         except NotRecorded as missing:
@@ -220,9 +216,8 @@ class Statement:
             except NotRecorded:
                 by_choice[choice] = None
                 continue
-            if others:
-                by_choice[choice] = verdict_of(others)[0]
-                measures += [replace(one, choice=choice, why="") for one in others]
+            by_choice[choice] = verdict_of(others)[0]
+            measures += [replace(one, choice=choice, why="") for one in others]
         if blank.reason:  # not judged
             return replace(blank, measures=tuple(replace(one, passes=None) for one in measures))
         verdict, reason = verdict_of(own)

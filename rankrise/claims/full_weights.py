@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from rankrise.claims.claim import How, Number, other
+from rankrise.claims.claim import How, Number
 from rankrise.claims.toy import OnToyRun
 from rankrise.recipes.toy_settings import log10_of
 from rankrise.runs import FullWeights as Curve
@@ -29,7 +29,6 @@ class FullWeights(OnToyRun):
     """
 
     name = "full weights"
-    choices = other("the stable rank", rank="stable")
 
     def __init__(self, run: ToyRun) -> None:
         super().__init__(run)
@@ -72,8 +71,6 @@ class FullWeights(OnToyRun):
         return [number for number, _, _ in self.by_part[part]]
 
     def decide(self, part: str, how: How) -> list[float]:
-        if how.rank:
-            return [max(map(early_stable_rank, self.curves))] if part == RANK else []
         return [float(worst(map(of, self.curves))) for _, worst, of in self.by_part[part]]
 
 
@@ -122,25 +119,9 @@ def overlap(curve: Curve) -> float:
 
 def early_rank(curve: Curve) -> float:
     """The rank when half of the loss's fall is over, as a fraction of the final rank."""
-    values = values_of(curve)
+    values, losses = values_of(curve), curve.losses.numpy()
     rank = (values >= LEARNED * values[-1].max()).sum(1)
-    return float(rank[half_way(curve)] / rank[-1])
-
-
-def early_stable_rank(curve: Curve) -> float:
-    """`early_rank` by the stable rank, of the product that has more of it by then."""
-
-    def stable_rank(values: np.ndarray) -> float:
-        return float(np.square(values / values.max()).sum()) if values.any() else 0.0
-
-    products = (curve.singular_values_kq.numpy(), curve.singular_values_vo.numpy())
-    half = half_way(curve)
-    return max(stable_rank(one[half]) / stable_rank(one[-1]) for one in products if one[-1].any())
-
-
-def half_way(curve: Curve) -> int:
-    losses = curve.losses.numpy()
-    return int((losses <= (losses[0] + losses[-1]) / 2).argmax())
+    return float(rank[(losses <= (losses[0] + losses[-1]) / 2).argmax()] / rank[-1])
 
 
 def drops(curve: Curve) -> int:

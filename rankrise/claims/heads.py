@@ -10,8 +10,6 @@ from rankrise.claims.statistics import Heads
 from rankrise.runs import NotRecorded, TrackedRun
 
 ENTROPY, ENERGY = "the entropy rank", "directions for 90 % of the energy"
-SHARE = 0.9
-"""The share of the energy, the first that is recorded."""
 STEP_1 = "a clock from step 1"
 """Another start than the end of the first epoch. The first step is the optimiser's doing (Adam's is the sign
 of one batch's gradient), so its rank is that of a batch."""
@@ -63,7 +61,7 @@ def ranks_of(run: TrackedRun, product: str, rank: str = "") -> tuple[np.ndarray,
         ranks = np.full(ranks.shape, np.nan)
         for step in np.intersect1d(steps, run.finite_spectra_steps):
             for layer, values in enumerate(run.spectrum(product, int(step))):
-                found = watch.effective_rank(values) if rank == ENTROPY else watch.energy_rank(values, SHARE)
+                found = watch.effective_rank(values) if rank == ENTROPY else watch.energy_rank(values, 0.9)
                 ranks[steps == step, layer, : len(values)] = found
     known = np.isfinite(ranks).any(axis=(1, 2))
     require_end(run, steps[known])

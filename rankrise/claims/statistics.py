@@ -22,11 +22,7 @@ class Estimate:
 
 
 def extreme(worst: Callable[..., float], several: Collection[Estimate]) -> Estimate:
-    """`min` or `max` of several estimates, bound by bound.
-
-    >>> extreme(max, [Estimate(2, 1, 5), Estimate(3, 2, 4)])
-    Estimate(value=3, low=2, high=5)
-    """
+    """`min` or `max` of several estimates, bound by bound."""
     return Estimate(*map(worst, zip(*map(astuple, several), strict=True)))
 
 

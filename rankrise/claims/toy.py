@@ -63,8 +63,7 @@ class Convergence(OnToyRun):
             raise NotRecorded("the run has one initialisation scale, and a trend takes two.")
         columns = zip(*(convergence(self.run, seed) for seed in self.seeds), strict=True)
         worst: tuple[Callable[..., float], ...] = (max, min, min, max)
-        both = zip(worst, columns, strict=True)
-        return [None if None in values else of(values) for of, values in both]
+        return [None if None in values else of(values) for of, values in zip(worst, columns, strict=True)]
 
 
 def convergence(run: ToyRun, seed: int) -> tuple[float | None, ...]:
@@ -88,11 +87,7 @@ def convergence(run: ToyRun, seed: int) -> tuple[float | None, ...]:
 
 
 def exponent(errors: Sequence[float], ratio: float) -> float | None:
-    """The power of 1/log(1/alpha) by which an error falls, if that became `ratio` times smaller.
-
-    >>> exponent([0.2, 0.1], ratio=2.0)
-    1.0
-    """
+    """The power of 1/log(1/alpha) by which an error falls, if that became `ratio` times smaller."""
     larger, smaller = errors
     if not math.isfinite(smaller):
         return 0.0

@@ -37,7 +37,6 @@ WORST_LAYER = other("the worst layer", aggregate="smallest")
 MEAN_LAYER = other("the mean over layers", aggregate="mean")
 FROM_STEP_1 = other(STEP_1, window=STEP_1)
 BELOW_A_FIFTH = other("a threshold of 0.2", threshold=(0.2,))
-FROM_FIRST_LOSS = "the gain from the first recorded loss"
 AT_CHANCE = other("a threshold at chance level", threshold=(0.5,))
 GROWS_BY_CHANCE = other("a threshold at chance level", threshold=(0.5, 0.0))
 
@@ -48,27 +47,18 @@ def shares(positive: Heads) -> Heads:
 
 
 def not_trained_for_it(runs: Sequence[TrackedRun]) -> str:
-    """Why the claims are not about some runs, or "".
-
-    They are about training by a recipe, from random weights on images or text, that has learned something:
-    what a few steps change may be of low rank because it is little.
-    """
+    """Why the claims are not about some runs, or "": what a few steps change may be of low rank."""
     for run in runs:
         if not run.recipe:
             return f"Trained without a recipe; the claim is about training from random weights. {JUDGE}"
         if run.recipe.get("data") == "regression":
             return f"The claim is about images and text, not synthetic regression. {JUDGE}"
-        losses = losses_of(run)
+        losses = run.steps().get("loss", np.empty(0))
+        losses = losses[np.isfinite(losses)]
         if len(losses) and losses[-1] > HARDLY * losses[0] > 0:
             fall = f"its training loss fell from {losses[0]:.3g} to {losses[-1]:.3g}"
             return f"{run.name} has hardly learned: {fall}. {JUDGE}"
     return ""
-
-
-def losses_of(run: TrackedRun) -> np.ndarray:
-    """The finite training losses."""
-    losses = run.steps().get("loss", np.empty(0))
-    return losses[np.isfinite(losses)]
 
 
 class ByHead(Statement):
@@ -136,7 +126,7 @@ class FunctionalRank(OnStudy):
     numbers = (
         Number("rank that keeps 99 % of the gain, as a fraction of the head size", "<= 0.1", FAR_BELOW),
     )
-    choices = BELOW_A_FIFTH | other("95 % of the gain", rank="0.95") | other(FROM_FIRST_LOSS, window="first")
+    choices = BELOW_A_FIFTH | other("95 % of the gain", rank="0.95")
 
     def __init__(self, study: Study) -> None:
         super().__init__(study, [run for run in study.main if run.truncation])
@@ -162,10 +152,10 @@ def first_enough(run: TrackedRun, product: str, how: How) -> Estimate:
     share, record, size = float(how.rank or 0.99), run.truncation or {}, run.layers[0]["d_head"]
     try:
         curve = next(one for one in record["curves"] if one["group"] == product and one["method"] == "plain")
-        start = losses_of(run)[0] if how.window else curve["initial"]["loss"]
+        start = curve["initial"]["loss"]
         fall = start - record["trained"]["loss"]
         tried = sorted((point["rank"], point["scores"]["loss"]) for point in curve["points"])
-    except (KeyError, IndexError, StopIteration):
+    except (KeyError, StopIteration):
         raise NotRecorded(f"{run.name} was truncated without {product}.") from None
     below = 0
     for rank, now in tried if fall > 0 else ():

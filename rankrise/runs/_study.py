@@ -200,7 +200,8 @@ def choices_of(study: Study) -> list[Choice]:
 
 def _place(choice: Choice) -> list[tuple[int, float, str]]:
     """Choices are listed by the order of settings, then by their values."""
+    places = {name: place for place, name in enumerate(ORDER)}
     return [
-        (ORDER.index(name), value if isinstance(value, float) else 0.0, str(value))
+        (places.get(name, len(ORDER)), value if isinstance(value, float) else 0.0, str(value))
         for name, value in choice.changes.items()
     ]

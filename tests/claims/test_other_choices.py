@@ -306,7 +306,6 @@ def test_a_functional_rank_by_other_shares_and_starts(tmp_path: Path) -> None:
         {
             "a threshold of 0.2": 4 / SIZE,  # 1.488 of 1.5
             "95 % of the gain": 2 / SIZE,  # 1.44 of 1.5
-            "the gain from the first recorded loss": 8 / SIZE,  # 0.988 of 1, from 2, is not enough
         }
     )
     assert (claim.verdict, claim.otherwise) == (

@@ -99,8 +99,8 @@ def test_what_a_choice_does_is_a_factor_over_training_and_one_against_the_base(
             ):  # heads and seeds are alike, so an interval has no width
                 assert (estimate.low, estimate.value, estimate.high) == pytest.approx((exact,) * 3)
     score = learned(choices["base"].runs)
-    assert score.loss == pytest.approx(1.0, rel=0.1)
-    assert math.isnan(score.accuracy)
+    assert score["loss"] == pytest.approx(1.0, rel=0.1)
+    assert math.isnan(score["accuracy"])
 
 
 def figure(name: str, opened: list[watch.TrackedRun], folder: Path) -> tuple[list[dict[str, str]], str]:

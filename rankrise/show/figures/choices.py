@@ -35,7 +35,7 @@ def draw_choices(study: Study) -> Drawn:
         _draw_effects(panel, [[one for one in each if one.product == name] for each in found], kind)
         panel.set(title=CHANGES[name], xlabel=MEASURES[kind])
     labels = [
-        choice.label + (f", {100 * score.accuracy:.1f} %" if np.isfinite(score.accuracy) else "")
+        choice.label + (f", {100 * score['accuracy']:.1f} %" if np.isfinite(score["accuracy"]) else "")
         for choice, score in zip(choices, scores, strict=True)
     ]
     panels[0].set_yticks(range(len(choices)), list(map(plain, labels)))
@@ -52,7 +52,7 @@ def draw_choices(study: Study) -> Drawn:
     rows = [
         (
             *(choice.label, choice.runs[0].name, len(choice.runs)),
-            *(score.accuracy, score.loss, score.validation_loss, one.product, one.layer or "all"),
+            *(score["accuracy"], score["loss"], score["validation_loss"], one.product, one.layer or "all"),
             *(getattr(part, bound) for part in (one.growth, one.final, one.against_base) for bound in bounds),
         )
         for choice, each, score in zip(choices, found, scores, strict=True)
