@@ -35,7 +35,7 @@ def truncate(
         gain: the share of the fall of the loss that the functional rank keeps.
         loss: which loss to measure for a run or a recipe; with training, the scores on the validation set are
             measured too.
-        out: folder for the curves (JSON, CSV) and their picture (PNG, SVG).
+        out: folder for the curves (JSON); that of a run, for its report and claims to show them.
         config: JSON file for the ranks found for all matrices, as arguments of peft.LoraConfig.
         json: print everything as JSON instead of tables.
     """
@@ -45,7 +45,7 @@ def truncate(
     from rankrise.commands.adapters import measured_moments
     from rankrise.foundations.files import to_json, write_json
     from rankrise.show.progress import bar
-    from rankrise.show.truncation import draw_curves, print_truncation
+    from rankrise.show.truncation import print_truncation
     from rankrise.use._truncate import PRODUCTS, read_curves, write_curves
     from rankrise.use._weights import fingerprint
     from rankrise.use.data import open_models
@@ -85,9 +85,9 @@ def truncate(
             known=[] if out is None else read_curves(out, about),
             measured=measured,
         )
-    written = []
+    written: list[Path] = []
     if out is not None:
-        written = [write_curves(out, about, found.curves, trained=found.trained), *draw_curves(found, out)]
+        written.append(write_curves(out, about, found.curves, trained=found.trained))
     if config is not None and found.config is not None:
         write_json(config, found.config)
         written.append(config)

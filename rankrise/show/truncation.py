@@ -1,4 +1,4 @@
-"""Curves of what remains of training at each rank: their picture with its data, and a table."""
+"""Functional ranks in the terminal: how few directions of a change keep what training gained."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,54 +7,7 @@ from typing import TYPE_CHECKING
 from rankrise.show.console import plain_table, safe_console
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from rankrise.use.types import Truncation
-
-
-def draw_curves(truncation: "Truncation", folder: Path) -> list[Path]:
-    """Write truncation.csv, .png and .svg, and return their paths."""
-    from rankrise.show.figures.style import paper_style
-    from rankrise.show.pictures import save_with_data
-
-    header = ("group", "method", "rank", "parameters", "kept", "loss", "gain")
-    rows = [
-        (p.group, p.method, p.rank, p.parameters, p.kept, p.scores["loss"], p.gain)
-        for curve in truncation.curves
-        for p in curve.points
-    ]
-    with paper_style():
-        return save_with_data(_figure(truncation), header, rows, folder / "truncation")
-
-
-def _figure(truncation: "Truncation") -> "Figure":
-    """A panel per group: parameters against the share of the gain, plain beside weighted."""
-    from rankrise.show.figures.style import BLUE, FAINT, VERMILION, new_figure
-
-    styles = {
-        "plain": {"color": BLUE, "marker": "o", "label": "plain SVD, one rank"},
-        "weighted": {"color": VERMILION, "marker": "s", "label": "weighted by the loss"},
-    }
-    groups = list(dict.fromkeys(curve.group for curve in truncation.curves))
-    columns = min(3, len(groups))
-    lines = -(-len(groups) // columns)
-    figure = new_figure(0.4 + 1.9 * lines)
-    panels = figure.subplots(lines, columns, squeeze=False, sharey=True).flatten()
-    for panel in panels[len(groups) :]:
-        panel.set_visible(False)
-    for name, panel in zip(groups, panels, strict=False):
-        panel.axhline(1.0, color=FAINT, linewidth=0.6)
-        panel.set(xscale="log", ylim=(-0.15, 1.1), title=name, xlabel="parameters")
-    for panel in panels[::columns]:
-        panel.set_ylabel("share of the gain")
-    for curve in truncation.curves:
-        panel = panels[groups.index(curve.group)]
-        points = [(point.parameters, point.gain) for point in curve.points if point.gain is not None]
-        if points:
-            panel.plot(*zip(*points, strict=True), markersize=2.5, **styles[curve.method])
-    fullest = max(panels[: len(groups)], key=lambda panel: len(panel.get_legend_handles_labels()[0]))
-    fullest.legend(loc="lower right")
-    return figure
 
 
 def print_truncation(

@@ -20,6 +20,9 @@ GROWTH = 1e5
 DEGREES, PASSES = 8, 24
 """The degrees of a pass's polynomials together, and the most passes."""
 
+TOLERANCE = 3e-4
+"""Stop when a pass adds a smaller share to the kept square."""
+
 Directions = tuple[Tensor, Tensor, Tensor]
 
 
@@ -114,19 +117,18 @@ def _unweighted(directions: Directions, total: float, roots: Roots | None, noise
     )
 
 
-def leading_directions(matrix: Tensor, count: int, tolerance: float = 3e-4) -> Directions:
+def leading_directions(matrix: Tensor, count: int) -> Directions:
     """The `count` leading singular directions of a matrix [m, n]; none if all its entries are zero.
 
     Gives the singular values [count], the left vectors times these [m, count], and the right vectors
     [n, count].
 
     A block of directions is refined by `T(M^T M)`, T the Chebyshev polynomial that is small on what the block
-    leaves out and grows fastest beyond it (Zhou and Saad 2007). It stops when a pass adds less than
-    `tolerance` to the kept square; each pass divides what is missing by a multiple of 10. Every step is a
-    product of matrices, so a GPU runs it at full speed.
+    leaves out and grows fastest beyond it (Zhou and Saad 2007). Each pass divides what is missing of the kept
+    square by a multiple of 10. Every step is a product of matrices, so a GPU runs it at full speed.
     """
     if matrix.shape[0] < matrix.shape[1]:
-        values, left, right = leading_directions(matrix.mT, count, tolerance)
+        values, left, right = leading_directions(matrix.mT, count)
         return values, right * values, left / torch.where(values > 0, values, 1)
     size = matrix.abs().amax()
     if not torch.isfinite(size):
@@ -139,14 +141,14 @@ def leading_directions(matrix: Tensor, count: int, tolerance: float = 3e-4) -> D
         _, vectors = torch.linalg.eigh(_gram(matrix))
         right = vectors.flip(1)[:, :count].to(matrix.dtype)
     else:
-        right = _refined(matrix, count, width, tolerance)
+        right = _refined(matrix, count, width)
     left = matrix @ right
     lengths = torch.linalg.vector_norm(left, dim=0)
     order = lengths.argsort(descending=True)
     return size * lengths[order], size * left[:, order], right[:, order]
 
 
-def _refined(matrix: Tensor, count: int, width: int, tolerance: float) -> Tensor:
+def _refined(matrix: Tensor, count: int, width: int) -> Tensor:
     generator = torch.Generator().manual_seed(0)
     block = torch.randn(matrix.shape[1], width, generator=generator).to(matrix)
     block = _orthonormal(matrix.mT @ (matrix @ _orthonormal(block)))
@@ -156,7 +158,7 @@ def _refined(matrix: Tensor, count: int, width: int, tolerance: float) -> Tensor
         block = (block @ turn.flip(1).to(block)).contiguous()
         squares = squares.flip(0)
         before, kept = kept, float(squares[:count].sum())
-        if kept - before <= tolerance * kept:
+        if kept - before <= TOLERANCE * kept:
             break
         largest, edge = float(squares[0]), max(float(squares[-1]), 1e-7 * float(squares[0]))
         growth = math.acosh(max(2 * largest / edge - 1, 1 + 1e-6))

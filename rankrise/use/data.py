@@ -264,6 +264,8 @@ def _prepared(checkpoint: str | Path, kind: Literal["AutoTokenizer", "AutoImageP
             found = getattr(transformers, kind).from_pretrained(checkpoint, trust_remote_code=False)
         if kind == "AutoTokenizer" and not found("a text")["input_ids"]:  # made although files are missing
             raise ValueError("it is empty")
-    except Exception as error:
-        raise RankriseError(f"{str(checkpoint)!r} has no {kind[4:]} to read ({error}): save it.") from error
+    except (OSError, ValueError) as error:
+        raise RankriseError(
+            f"{str(checkpoint)!r} has no {kind[4:]} that can be read: save it there."
+        ) from error
     return found

@@ -97,8 +97,7 @@ def test_images_in_folders_and_curves_that_are_measured_once(folders, capsys) ->
     words = ["truncate", *models, "--out", here / "curves"]
     found = answer(capsys, *words, "--groups", "all,q,kq+vo")
     assert {curve["group"] for curve in found["curves"]} == {"all", "q", "KQ and VO"}
-    written = {f"truncation.{kind}" for kind in ("json", "csv", "png", "svg")}
-    assert {path.name for path in (here / "curves").iterdir()} == written
+    assert [path.name for path in (here / "curves").iterdir()] == ["truncation.json"]
     assert answer(capsys, *words, "--groups", "all,q,kq+vo")["curves"] == found["curves"]
     assert {curve["group"] for curve in answer(capsys, *words, "--groups", "q")["curves"]} == {"q"}
     kept = json.loads((here / "curves/truncation.json").read_text())
