@@ -44,12 +44,6 @@ def test_the_data_of_figure_8_are_the_flow_and_the_staircase(tiny: ToyRun, drawn
     assert float(staircase[-1]["VO 2"]) == pytest.approx(float(stages[-1].point[6]), rel=1e-5)
 
 
-def test_the_same_run_gives_the_same_files_with_headings_inside(tiny: ToyRun, drawn, tmp_path: Path) -> None:
-    again, _ = draw_figures([tiny], tmp_path, ["loss"])
-    for before, after in zip(drawn["6"], again["6"], strict=True):
-        assert before.read_bytes() == after.read_bytes()
-
-
 def test_a_run_cut_off_gives_the_figures_it_can(tiny: ToyRun, tmp_path: Path) -> None:
     shutil.copytree(tiny.folder, tmp_path / "run")
     (tmp_path / "run/seed-6/full.safetensors").unlink()

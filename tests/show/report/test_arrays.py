@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from rankrise.show.report.arrays import TOLERANCE, curve, kept_points, packed
+from rankrise.show.report.arrays import TOLERANCE, curve, kept_points
 
 
 def unpacked(carried: dict[str, Any]) -> np.ndarray:
@@ -32,9 +32,3 @@ def test_a_curve_is_drawn_within_a_pixel_on_a_linear_and_on_a_log_axis() -> None
     assert np.interp(times, drawn_times, drawn) == pytest.approx(losses, abs=1.01 * TOLERANCE)
     logs = np.interp(times, drawn_times, np.log10(drawn))
     assert logs == pytest.approx(np.log10(losses), abs=6 * 1.01 * TOLERANCE)
-
-
-def test_numbers_that_are_not_finite_become_nan() -> None:
-    values = np.array([[1.0, np.inf, np.nan], [1e300, -2.5, 0.0]])
-    expected = [[1, np.nan, np.nan], [np.nan, -2.5, 0]]
-    np.testing.assert_array_equal(unpacked(packed(values)), expected)
