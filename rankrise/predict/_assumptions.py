@@ -88,12 +88,11 @@ def check_assumptions(
     - *Nondegeneracy*: no other direction is due at the same time, and a coordinate that left the support is
       driven away from it. The margin is the gap to the runner-up as a fraction of the stage's time, or the
       drive on one that left as a fraction of the largest drive at zero.
-    - *Strict minima*: the Hessian in the weights is positive definite at the point of rest. The margin is its
-      smallest eigenvalue; for matrices, apart from the gauge `U g, V g^-T`, whose eigenvalues vanish. A loss
-      that falls into blocks need not have it: its minima are those of the blocks.
+    - *Strict minima*: the smallest eigenvalue of the Hessian in the weights at the point of rest is above 0;
+      for matrices, apart from the gauge `U g, V g^-T`. If a loss falls into blocks, theirs count.
     - *Noise robustness* (diagonal): stage B, started with Gaussian noise of standard deviation `noise` on the
-      weights of the old support (the paper's 1e-2), still ends at the same point, in each of some `trials`.
-      The margin is 1 minus the distance of the two ends, in thousandths of the largest weight.
+      weights of the old support (the paper's 1e-2), ends at the same point, in each of some `trials`. The
+      margin is 1 minus the distance of the two ends, in thousandths of the largest weight.
     - *Gradient at zero* (matrices): some product has one. The margin is its largest singular value.
     - *Mixing* (matrices): transitions couple the directions of a product, so that ordered exponents add. The
       margin is the weakest link, as a fraction of the gradient, and 0 where directions fall into blocks.
@@ -192,11 +191,9 @@ def perturb(
     """Add Gaussian noise of standard deviation `noise` to every weight above `threshold` at the rescaled
     `time` of a diagonal network's flow, and follow it on for a `duration`, in time t, not rescaled.
 
-    Returns the flow as it was and with noise. Both count their times from `time`.
-
-    The paper has two experiments of this form. Strict minima: noise of 0.05 at random times; the flow returns
-    if the network sat at a strict minimum. Noise robustness: noise of 0.01 as a coordinate crosses the
-    threshold; the flow keeps to its path through the transition if stage B is robust.
+    Returns the flow as it was and with noise, their times counted from `time`. The paper adds 0.05 at random
+    times: the flow returns if the network sat at a strict minimum. It adds 0.01 as a coordinate crosses the
+    threshold: the flow keeps to its path if stage B is robust.
 
     >>> from rankrise import predict
     >>> target = torch.tensor([1.0, -2.0], dtype=torch.float64)

@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 import numpy
 import torch
 from scipy.integrate import BDF
-from scipy.sparse import csc_matrix
 from torch import Tensor
 
 from rankrise.predict._loss import Loss
@@ -36,8 +35,6 @@ _RTOL = 1e-13
 the tolerance."""
 _ACTIVE = 1e-4
 _DOORSTEP = 1e-2
-_SPARSE_FROM = 500
-"""From this size on, factors that know which columns of the Jacobian are empty are cheaper."""
 _SEED_SIZE = 1e-4
 _ROUGH = 0.1
 """The path needs no more accuracy than it takes to stay in its basin."""
@@ -80,11 +77,6 @@ class Coordinates(NamedTuple):
         z = torch.where(tied, product.sign() * (size.log() + 2 * log_alpha), torch.asinh(2 * product / gap))
         return coordinates, z
 
-    @property
-    def tied(self) -> Tensor:
-        """Whether `|u| = |v|`, (p,): the paper's theorem leaves this case out."""
-        return self.rising != self.falling
-
     def product(self, z: Tensor) -> Tensor:
         """`a = u * v` at `z` (..., p)."""
         rising, falling = self._exponentials(z)
@@ -101,10 +93,9 @@ class Coordinates(NamedTuple):
         # overflows.
         ratio = math.log(magnitude / 2) - self.lift
         untied = torch.where(ratio > 20, ratio + math.log(2), torch.asinh(torch.exp(ratio.clamp(max=20))))
-        height = torch.where(self.tied, math.log(magnitude), untied)
-        never = torch.full_like(height, math.inf)
-        low = -torch.where(self.falling == 0, never, height)
-        return low, torch.where(self.rising == 0, never, height)
+        height = torch.where(self.rising != self.falling, math.log(magnitude), untied)
+        low = -torch.where(self.falling == 0, math.inf, height)
+        return low, torch.where(self.rising == 0, math.inf, height)
 
     def weights(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """The weights (u, v) at `z`, (p,) each; those too small for a float are zero.
@@ -193,7 +184,7 @@ class _Equation:
         self._loss, self._rate = value, torch.where(value.isfinite(), -2 * gradient, math.nan)
         return self._rate.numpy()
 
-    def jacobian(self, _time: float, z: numpy.ndarray) -> numpy.ndarray | csc_matrix:
+    def jacobian(self, _time: float, z: numpy.ndarray) -> numpy.ndarray:
         """Entries that are not finite become zero: Newton's method then fails, and the step is shortened."""
         clipped = self._clipped(z)
         slope = self.coordinates.slope(clipped)
@@ -202,8 +193,7 @@ class _Equation:
         if len(active):
             hessian = self.loss.hessian(self.coordinates.product(clipped), active, rough=True)
             self._jacobian[:, active] = (-2 * slope[active] * hessian).nan_to_num(0.0, 0.0, 0.0)
-        found = self._jacobian.numpy()
-        return found if len(z) < _SPARSE_FROM else csc_matrix(found)
+        return self._jacobian.numpy()
 
     def moment(self, time: float, z: numpy.ndarray) -> Moment:
         """The moment at `z`, to first order in Newton's small correction since the last evaluation."""
@@ -232,16 +222,12 @@ class DiagonalPlateau:
         value, self._gradient = loss.value_and_gradient(self.point)
         self.value, self._b = float(value), torch.ones_like(self.point)
         self._least = FLAT * float(self._gradient.abs().max())
-        self.flat = not self._gradient.any()
+        self.flat, self.owners = not self._gradient.any(), range(loss.size)
 
     def waits(self) -> Tensor:
         """The rescaled time (p,) until each coordinate becomes active, if the gradient stays."""
         force = self._force()
         return torch.where(force == 0, math.inf, (self._b - 1 + force.sign()) / force)
-
-    def product_of(self, winner: int) -> int:
-        """The coordinate that an entry of `waits` belongs to."""
-        return winner
 
     def wait(self, time: float) -> None:
         """Let a rescaled time pass."""

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.text_tables import text_table
 from rankrise.predict._diagonal import Coordinates, integrate
 from rankrise.predict._loss import Loss, LossFunction, Shape, checked_loss, split_products
 from rankrise.predict._matrices.columns import Columns
@@ -163,14 +162,8 @@ class Flow:
         }
 
     def __repr__(self) -> str:
-        rises = sorted((times[0], key) for key, times in self.rises().items())
-        columns = {
-            "active from": [f"{time:.4f}" for time, _ in rises],
-            "coordinate" if self.diagonal else "product": [str(product) for _, (product, _) in rises],
-            "rank": ["" if self.diagonal else str(rank) for _, (_, rank) in rises],
-        }
         scale = f"alpha = 10^{-self.log_inverse_alpha / math.log(10):.4g}"
-        return text_table(f"Flow from {scale}: {self.message} {self.gradients} gradients.", columns)
+        return f"Flow from {scale}: {self.message} {self.gradients} gradients."
 
 
 def gradient_flow(
@@ -234,21 +227,15 @@ def random_start(loss: Any, columns: int | None = None, seed: int = 1) -> tuple[
     >>> u0, v0 = random_start(4)
     >>> u0.shape, v0.dtype
     (torch.Size([4]), torch.float64)
-    >>> u0, v0 = random_start([(3, 4), (2, 2)], columns=2)
-    >>> [tuple(u.shape) for u in u0], [tuple(v.shape) for v in v0]
-    ([(3, 2), (2, 2)], [(4, 2), (2, 2)])
     """
     source = torch.Generator().manual_seed(seed)
-
-    def draw(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=source, dtype=torch.float64)
-
+    draw = partial(torch.randn, generator=source, dtype=torch.float64)
     size = getattr(loss, "size", loss)
     if isinstance(size, int):
         return draw(size), draw(size)
-    shapes = getattr(loss, "shapes", loss)
-    pairs = [(draw(d1, columns or min(d1, d2)), draw(d2, columns or min(d1, d2))) for d1, d2 in shapes]
-    return [u for u, _ in pairs], [v for _, v in pairs]
+    shapes = [(d1, d2, columns or min(d1, d2)) for d1, d2 in getattr(loss, "shapes", loss)]
+    u0, v0 = zip(*((draw(d1, inner), draw(d2, inner)) for d1, d2, inner in shapes), strict=True)
+    return list(u0), list(v0)
 
 
 def diagonal_flow(

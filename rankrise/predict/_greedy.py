@@ -89,9 +89,9 @@ def _follow(
         if len(found) >= max_stages:
             return "max stages", f"Stopped after {max_stages} stages: raise max_stages for more."
 
-        product = plateau.product_of(winner)
+        product = plateau.owners[winner]
         close = (waits <= wait * (1 + _TIE)).nonzero()[:, 0].tolist()
-        tied = tuple(plateau.product_of(other) for other in close if other != winner)
+        tied = tuple(plateau.owners[other] for other in close if other != winner)
         runner_up = time + float(waits[order[1]]) if len(order) > 1 else math.inf
         time += wait
         plateau.wait(wait)

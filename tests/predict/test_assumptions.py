@@ -1,13 +1,10 @@
 """The assumptions behind the stages: where they hold, losses that break each, and noise on a flow."""
 
-import math
-
 import pytest
 import torch
 from small_losses import double, double_well, quadratic
 
 from rankrise import predict
-from rankrise.predict.types import Stage
 
 
 def test_assumptions_hold_on_the_toy(head, stages):
@@ -25,16 +22,6 @@ def test_assumptions_hold_on_the_toy(head, stages):
 
     exact = torch.func.hessian(of_weights)(stage.point[support].abs().sqrt())
     assert check.strict_minima.margins[4] == pytest.approx(float(torch.linalg.eigvalsh(exact)[0]), rel=1e-6)
-
-
-def test_a_flat_direction_breaks_strict_minima():
-    """`L` depends on a_0 + a_1 only once both are active: a valley, not a minimum."""
-    shapes = ((1, 1), (1, 1))
-    stage = Stage(1.0, 0, 1, 1, 0.0, double(0.5, 0.5), shapes, (), math.inf, ())
-    stages = predict.Stages((stage,), shapes, 0.5, "nothing moves", "")
-    check = predict.check_assumptions(lambda a: (a.sum() - 1) ** 2 / 2, stages)
-    assert check.strict_minima.margin == pytest.approx(0.0, abs=1e-12)
-    assert not check.hold
 
 
 def test_a_double_well_breaks_noise_robustness():

@@ -101,14 +101,6 @@ def test_agrees_with_small_explicit_steps(loss):
         torch.testing.assert_close(stage.point, point, rtol=1e-3, atol=1e-4)
 
 
-def test_points_are_stationary_on_their_support():
-    network = predict.diagonal_head(dimension=5, tokens=6, samples=60)
-    for stage in predict.greedy(network, 10, until=5.0):
-        gradient = torch.func.grad(network)(stage.point)
-        assert gradient[list(stage.support)].abs().max() < 1e-6
-        assert stage.loss == pytest.approx(float(network(stage.point)))
-
-
 def test_the_limit_is_the_one_that_the_flow_reaches_not_the_deepest():
     """A double well: from 0 the flow stops in the first well, although a deeper one lies behind."""
     loss, point = double_well, predict.greedy(double_well, 1)[0].point

@@ -139,16 +139,6 @@ def test_times_do_not_depend_on_the_basis_of_the_data(seed, shape):
     torch.testing.assert_close(left @ turned[-1].points[0] @ right.T, plain[-1].points[0], rtol=0, atol=1e-6)
 
 
-def test_columns_bound_the_rank_and_change_nothing_before():
-    network = predict.matrix_sensing(4, samples=60)
-    full = predict.greedy(network)
-    for columns in (1, 2, 6):
-        limited = predict.greedy(network, columns=columns)
-        assert len(limited) == min(columns, 4)
-        assert [s.time for s in limited] == [s.time for s in full[: len(limited)]]
-        assert limited.ending == "nothing moves"
-
-
 def test_a_direction_that_moves_into_another_block_ends_the_prediction():
     """Labels that few samples give put directions into blocks, which a transition then mixes."""
     loss = predict.full_head(dimension=7, tokens=2, samples=5, seed=0, objective="hard-cross-entropy")

@@ -19,20 +19,6 @@ def off_diagonal(gradient):
     return torch.cat([upper, torch.cat([-gradient.T, zero(columns, columns)], 1)])
 
 
-def test_rotating_graded_columns_is_gram_schmidt_from_the_largest():
-    """Columns of size 1, e^-300 and e^-600: a small one only loses its part along the larger ones."""
-    drawn = torch.nn.functional.normalize(gaussian(0, 6, 3), dim=0)
-    columns = Columns(
-        3, drawn.clone(), torch.tensor([0.0, -300.0, -600.0]).double(), torch.eye(3).double(), 0.0
-    )
-    columns.rotate()
-    expected, triangle = torch.linalg.qr(drawn)
-    overlap = (columns.directions * expected).sum(0).abs()
-    torch.testing.assert_close(overlap, torch.ones(3, dtype=torch.float64))
-    sizes = triangle.diagonal().abs().log() + torch.tensor([0.0, -300.0, -600.0])
-    torch.testing.assert_close(columns.logs, sizes)
-
-
 def test_restoring_takes_an_error_back():
     """Columns that have grown by several e-foldings, and then an error of 1e-6 in each."""
     columns = Columns.of_start(gaussian(3, 3, 3), gaussian(4, 3, 3), log_alpha=-20.0)

@@ -117,14 +117,6 @@ def test_gradient_and_hessian_are_those_of_autograd(build, objective):
         torch.testing.assert_close(network.hessian(a), torch.func.hessian(network)(a))
 
 
-@every_objective
-def test_curvature_is_the_hessian_to_six_digits(objective):
-    network = diagonal_head(8, 5, 60, objective=objective)
-    a = point(network.size)
-    exact = network.hessian(a)
-    assert (network.curvature(a) - exact).norm() < 1e-5 * exact.norm()
-
-
 @pytest.mark.parametrize("support", [[1, 5, 9], [0, 1], [12, 15]])
 def test_restricted_head_is_the_head_with_zeros(support):
     network = diagonal_head(8, 5, 60)
@@ -170,21 +162,6 @@ def test_transformer_is_example_3_2(dimension, layers, heads, tokens, seed):
     outputs = transformer_with_full_matrices(network, u, v)
     expected = (outputs - network.targets).square().sum() / 4
     torch.testing.assert_close(network(u * v), expected, rtol=1e-9, atol=1e-12)
-
-
-@given(sizes, st.integers(1, 3), st.integers(1, 3))
-@settings(max_examples=20, deadline=None)
-def test_places_are_the_order_of_the_paper(dimension, layers, heads):
-    network = diagonal_transformer(dimension, layers, heads, tokens=1, samples=1)
-    expected = [
-        (layer, head, kind, entry)
-        for layer in range(layers)
-        for head in range(heads)
-        for kind in ("KQ", "VO")
-        for entry in range(dimension)
-    ]
-    assert [network.place(i) for i in range(network.size)] == expected
-    assert len({network.label(i) for i in range(network.size)}) == network.size
 
 
 @every_network

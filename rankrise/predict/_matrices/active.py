@@ -52,11 +52,6 @@ class Here:
     gradient: Tensor
     rate: Tensor
 
-    @property
-    def finite(self) -> bool:
-        """Whether the loss and the rate are."""
-        return bool(self.value.isfinite() and self.rate.isfinite().all())
-
 
 @dataclass(frozen=True)
 class FactorSpace:

@@ -39,7 +39,7 @@ def follow_columns(loss: Loss, columns: list[Columns], until: float, tolerance: 
     `tolerance` is the error of a step, relative in every column. Raises `StepTooSmall` when no step succeeds.
     """
     here = _State(loss, columns)
-    if not here.point.finite:
+    if not (here.point.value.isfinite() and here.point.rate.isfinite().all()):
         raise StepTooSmall
     yield here.moment()
     time, size = 0.0, math.inf

@@ -63,7 +63,7 @@ def land(
             step = linear.step(size, _ROUGH, least=1e-3)
             error = step.error / _ROUGH
             there = space.here(step.end) if error <= 1 else here
-            error = error if there.finite else math.inf
+            error = error if there.value.isfinite() and there.rate.isfinite().all() else math.inf
             size *= next_length(error)
             if error > 1 and size <= smallest:
                 return None

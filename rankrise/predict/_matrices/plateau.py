@@ -156,13 +156,10 @@ class MatrixPlateau:
             waits.append(torch.where(moves, (1 - modes.exponents) / rates, math.inf))
         return torch.cat(waits)
 
-    def product_of(self, winner: int) -> int:
-        """The product that an entry of `waits` belongs to."""
-        return self._places()[winner][0]
-
-    def _places(self) -> list[tuple[int, int]]:
-        counts = [len(modes.rates) for modes in self._modes]
-        return [(product, mode) for product, count in enumerate(counts) for mode in range(count)]
+    @property
+    def owners(self) -> list[int]:
+        """The product that each entry of `waits` belongs to."""
+        return [product for product, modes in enumerate(self._modes) for _ in modes.rates]
 
     def wait(self, time: float) -> None:
         """Let a rescaled time pass."""
@@ -170,7 +167,8 @@ class MatrixPlateau:
 
     def move_on(self, winner: int) -> dict[str, Any] | None:
         """Let a mode become active and follow the flow to its rest: a `Stage`'s fields, or None."""
-        product, mode = self._places()[winner]
+        product = self.owners[winner]
+        mode = winner - self.owners.index(product)
         modes, shapes, old = self._modes, self.loss.shapes, self._rest
         largest = [self.point.new_zeros(max(shape), max(shape)) for shape in shapes]
 
