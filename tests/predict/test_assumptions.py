@@ -67,11 +67,3 @@ def test_noise_on_a_plateau_dies_out(head, flow):
         assert kick > 0.01
         assert rest < 0.05 * kick
         torch.testing.assert_close(before.at(0.0), flow.at(time), rtol=1e-9, atol=1e-12)
-
-
-def test_noise_touches_only_weights_above_the_threshold(head, flow):
-    _, after = predict.perturb(head, flow, 0.7, noise=0.05, duration=1)
-    still = after.places[0] == flow.place_at(0.7)
-    u, v = flow.weights_at(0.7)
-    assert still.tolist() == ((u.abs() <= 1e-5) & (v.abs() <= 1e-5)).tolist()
-    assert 0 < int(still.sum()) < head.size

@@ -5,8 +5,6 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from small_losses import double, double_well, leaving_loss, quadratic
 
 from rankrise import predict
@@ -41,31 +39,6 @@ def slow_greedy(loss, size, stages):
         point = torch.where(logs < -12, 0.0, signs * logs.exp())
         found.append((time, winner, point))
     return found
-
-
-def test_first_time_is_the_inverse_of_the_largest_gradient():
-    """T_1 = min 1/|g_i(0)|: with the printed b^0 = 0 it would be 0 or 2/|g|."""
-    network = predict.diagonal_head(dimension=5, tokens=6, samples=50)
-    gradient = torch.func.grad(network)(torch.zeros(10, dtype=torch.float64))
-    first = predict.greedy(network, 10, max_stages=1)[0]
-    assert first.time == pytest.approx(1 / float(gradient.abs().max()), rel=1e-12)
-    assert first.coordinate == int(gradient.abs().argmax())
-    assert first.sign == -int(gradient[first.coordinate].sign())
-
-
-@pytest.mark.slow
-@settings(max_examples=20, deadline=None)
-@given(st.lists(st.floats(0.2, 3), min_size=1, max_size=6, unique_by=lambda x: round(x, 3)), st.randoms())
-def test_separable_quadratics_are_learned_in_order_of_size(sizes, random):
-    """`L = |a - b|^2/2`: coordinate i is learned at 1/|b_i|, whole, for ever."""
-    target = double(*(size * random.choice((-1, 1)) for size in sizes))
-    stages = predict.greedy(quadratic(target), len(sizes))
-    order = target.abs().argsort(descending=True)
-    assert [s.coordinate for s in stages] == order.tolist()
-    assert [s.time for s in stages] == pytest.approx((1 / target.abs()[order]).tolist())
-    assert [s.sign for s in stages] == target.sign()[order].int().tolist()
-    torch.testing.assert_close(stages[-1].point, target)
-    assert stages.ending == "nothing moves"
 
 
 def test_a_coordinate_can_leave_the_support_and_come_back_with_the_other_sign():

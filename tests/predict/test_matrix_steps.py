@@ -9,7 +9,7 @@ from small_losses import gaussian
 from rankrise import predict
 from rankrise.predict._loss import checked_loss
 from rankrise.predict._matrices.active import FactorSpace, Linearised, phis
-from rankrise.predict._matrices.columns import GAUSS, Columns, advance, exponential
+from rankrise.predict._matrices.columns import GAUSS, advance, exponential
 
 
 def off_diagonal(gradient):
@@ -17,26 +17,6 @@ def off_diagonal(gradient):
     zero = gradient.new_zeros
     upper = torch.cat([zero(rows, rows), -gradient], 1)
     return torch.cat([upper, torch.cat([-gradient.T, zero(columns, columns)], 1)])
-
-
-def test_restoring_takes_an_error_back():
-    """Columns that have grown by several e-foldings, and then an error of 1e-6 in each."""
-    columns = Columns.of_start(gaussian(3, 3, 3), gaussian(4, 3, 3), log_alpha=-20.0)
-    grown = exponential(columns.directions, 3, torch.diag(torch.tensor([9.0, 6.0, 4.0], dtype=torch.float64)))
-    columns.set_columns(slice(None), grown, columns.logs)
-    columns.rotate()
-
-    def wrong():
-        target = (-40 - columns.logs[:, None] - columns.logs).exp() * columns.conserved
-        up, down = columns.directions[:3], columns.directions[3:]
-        return float((up.T @ up - down.T @ down - target).abs().max())
-
-    assert wrong() < 1e-9
-    columns.set_columns(slice(None), columns.directions + 1e-6 * gaussian(5, 6, 3), columns.logs)
-    columns.rotate()
-    assert wrong() > 1e-7
-    columns.restore()
-    assert wrong() < 1e-10
 
 
 @pytest.mark.parametrize("z", [-40.0, -1.0, -0.3, 0.0, 1e-9, 0.7, 3.0])

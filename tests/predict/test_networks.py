@@ -207,12 +207,3 @@ def test_a_full_head_at_diagonal_products_is_the_diagonal_head():
     full, diagonal = full_head(3, 4, 10, seed=5), diagonal_head(3, 4, 10, seed=5)
     a = torch.linspace(-1, 1, 6, dtype=torch.float64)
     assert float(full(*map(torch.diag, a.chunk(2)))) == pytest.approx(float(diagonal(a)), rel=1e-12)
-
-
-@pytest.mark.parametrize("network", MATRIX_NETWORKS)
-def test_teachers_of_matrices_are_minimisers_and_products_have_names(network):
-    if getattr(network, "objective", "squared") != "hard-cross-entropy":
-        teacher = network.teacher if len(network.shapes) > 1 else [network.teacher]
-        _, gradients = network.value_and_gradient(*teacher)
-        assert max(float(gradient.abs().max()) for gradient in gradients) < 1e-12
-    assert len({network.label(product) for product in range(len(network.shapes))}) == len(network.shapes)
