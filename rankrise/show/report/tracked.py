@@ -68,7 +68,7 @@ def chapters(runs: Sequence[TrackedRun]) -> list[str]:
         paragraphs.append(paragraph(_trained(study)))
         paragraphs += [paragraph(_going_on(run), "warning") for run in study.members if not run.finished]
         run = study.main[0]
-        courses = [_course(run, name) for name in run.products if run.last_finite_step]
+        courses = [_course(run, name) for name in run.products if run.clear.any()]
         if courses:
             paragraphs.append(paragraph(f"{escape(run.name)}: {' '.join(courses)}", "came-out"))
     return paragraphs
@@ -98,8 +98,8 @@ def _going_on(run: TrackedRun) -> str:
 
 
 def _course(run: TrackedRun, product: str) -> str:
-    """From where to where the mean stable rank went."""
-    course = np.nanmean(run.ranks[product], axis=(1, 2))
+    """From where to where the mean stable rank went, over the steps above rounding noise."""
+    course = np.nanmean(run.ranks[product][run.clear], axis=(1, 2))
     name = "".join(f"W<sub>{letter}</sub>" for letter in product)
     since = "" if run.since is None else f" since {escape(run.since)}"
     return (

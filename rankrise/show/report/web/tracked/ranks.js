@@ -36,14 +36,15 @@ function plotOfRanks(describe, options = {}) {
 
 /** Mean over all heads, of both products; the other matrices, of a run without heads. */
 function meanRanks(run) {
-  const title = `${runs.length === 1 ? "" : `${run.name}: `}${run.rankName} of what was learned`;
+  const words = `${run.rankName} of what was learned`;
+  const title = runs.length === 1 ? capitalised(words) : `${run.name}: ${words}`;
   const name = `${capitalised(run.rankName)} of the change, all heads`;
   const lines = run.products.map((product) => {
     return { name: `change of ${product}`, style: LOOKS[product], ...run.over(run.ranks[product].flat()) };
   });
-  if (lines.length) return { name, title: capitalised(title), lines };
+  if (lines.length) return { name, title, lines };
   const curves = run.matrices.flatMap(({ kinds }) => (run.kind in kinds ? [kinds[run.kind]] : []));
-  return { name, title: capitalised(title), lines: [{ name: "change of matrices", style: "kq", ...run.over(curves) }] };
+  return { name, title, lines: [{ name: "change of matrices", style: "kq", ...run.over(curves) }] };
 }
 
 /** Every layer's mean, or the chosen layer's with its band and its heads. */
