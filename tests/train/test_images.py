@@ -101,15 +101,6 @@ def test_cut_is_pad_crop_and_mirror(height, width, margin):
         assert torch.equal(piece, padded.flip(2) if mirrored else padded)
 
 
-def test_a_plan_has_every_example_once_and_uniform_draws():
-    plan = epoch_plan(20_000, seed=3, epoch=7, margin=4, mirror=True)
-    assert torch.equal(plan[:, 0].sort().values, torch.arange(20_000))
-    assert torch.bincount(plan[:, 1] + 4).min() > 2000  # nine places, about 2222 each
-    assert plan[:, 3].double().mean() == pytest.approx(0.5, abs=0.02)
-    orders = {tuple(epoch_plan(100, seed, epoch)[:, 0].tolist()) for seed in (0, 1) for epoch in (0, 1)}
-    assert len(orders) == 4
-
-
 def labels_over_epochs(asked):
     """Each training image's label, as training sees it in two epochs. [2, images]"""
     task = task_of(asked, CPU)

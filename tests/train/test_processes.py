@@ -40,11 +40,10 @@ def launch(flags, recipe, folder):
     [
         (["--multi_gpu"], {}, None),
         (VIT, {}, 15),  # a checkpoint does not show how many processes wrote it
-        (VIT, {"head_size": 16, "precision": "bf16", "attention": "short"}, None),
         (VIT, {"optimiser": "muon", "epochs": 0.5, "warm_up_epochs": 0.1}, None),
         (GPT2, None, 8),
     ],
-    ids=["DDP", "FSDP2", "FSDP2-our-layers", "FSDP2-muon", "FSDP2-tied-weights"],
+    ids=["DDP", "FSDP2", "FSDP2-muon", "FSDP2-tied-weights"],
 )
 def test_two_processes_give_the_single_ones_losses_and_ranks(
     tiny, tmp_path, monkeypatch, flags, changes, stop

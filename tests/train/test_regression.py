@@ -31,16 +31,6 @@ def test_given_points_and_the_answer_lie_on_one_affine_function_per_problem():
             assert row[-1, -1] == 0
 
 
-def test_the_validation_loss_is_the_mean_over_all_problems_whatever_the_batch():
-    task = made_task()
-    model, problems = task.model(), task._validation
-    expected = ((model(problems.tokens) - problems.answers) ** 2).mean().item()
-    for size in (1024, 300):
-        sums = [task.score(model, *batch) for batch in task.validation_batches(size, slice(None))]
-        found = task.metrics(torch.stack(sums).sum(0))["validation_loss"]
-        assert float(found) == pytest.approx(expected, rel=1e-5)
-
-
 @pytest.mark.slow
 def test_it_learns_in_stages_from_a_small_start_and_smoothly_from_a_large_one(tmp_path):
     """A quarter of the recipe's problems, up to its second stage: a direction of VO, then one of KQ."""
