@@ -1,17 +1,12 @@
 """`rankrise claims` on tracked runs: what it prints, and what it keeps."""
 
 import json
-import re
 import shutil
 from pathlib import Path
 
 import pytest
-from tracked_runs import changed
 
-from rankrise.claims import check_claims
 from rankrise.commands import main
-from rankrise.runs import open as open_runs
-from rankrise.show.report.claims import claims_section
 
 pytestmark = pytest.mark.slow
 
@@ -49,27 +44,3 @@ def test_the_command_says_a_claim_once_and_then_its_verdict_on_each_data_set(
     assert "\nwander  not judged: Trained without a recipe" in printed
     main(["claims", *runs, "--only", "products", "--judge", "--all"])
     assert "\nwander  does not hold: it fails on: " in capsys.readouterr().out
-
-
-def test_in_short_the_verdicts_come_first_and_what_is_not_judged_is_said_once(
-    tracked: dict[str, Path],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    other = changed(tracked["again"], tmp_path / "other", {"learning_rate": 0.5})
-    runs = [str(tracked["unit"]), str(other), str(tracked["wander"])]
-    main(["claims", *runs, "--out", str(tmp_path / "kept.json")])
-    printed = capsys.readouterr().out
-    lines = printed.splitlines()
-    assert lines.pop().startswith("Written: ")
-    assert max(map(len, lines)) <= 80
-    assert lines[1] == "CIFAR-10: the paper's claims"
-    assert re.match(r"low rank +KQ  holds ", lines[2])
-    assert "CIFAR-10: the reproduction's claims" in lines
-    words = " ".join(printed.split())
-    assert words.count("Not judged on wander: low rank, rank grows, initialisation scale, spectra") == 1
-    left_out = "Left out: other. "
-    assert left_out in words
-    assert left_out in claims_section(check_claims(open_runs(runs)))

@@ -73,6 +73,7 @@ def test_no_convergence_where_two_coordinates_are_tied(folder: Path, monkeypatch
     claim = verdict(folder, "convergence")
     assert claim.verdict == "does not hold"
     assert any("extrapolated" in name for name in failed(claim))
+    assert verdict(folder, "nondegeneracy").verdict == "does not hold"
 
 
 @pytest.mark.parametrize(("std", "expected"), [(0.05, "holds"), (2.0, "does not hold")])
@@ -146,12 +147,6 @@ def test_the_support_only_grows_unless_a_coordinate_leaves_it(tiny: ToyRun, fold
     path.write_text(json.dumps(record))
     claim = verdict(folder, "support")
     assert (claim.verdict, claim.deciding[0].value) == ("does not hold", 1.0)
-
-
-def test_a_tie_is_degenerate(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = ToySettings(dimension=1, alphas=("1e-16", "1e-32"), until=8.0, experiments=("stages", "flow"))
-    run_loss(folder, Rivals(), rivals_start(), settings, monkeypatch)
-    assert verdict(folder, "nondegeneracy").verdict == "does not hold"
 
 
 def curve(losses: Tensor, values: Tensor) -> FullWeights:

@@ -71,15 +71,6 @@ def test_more_symbols_take_more_rank_and_the_same_do_not(tracked: dict[str, Path
         verdict("data sets", tracked["unit"])
 
 
-def test_growth_on_two_data_sets_is_compared_by_its_factor(tracked: dict[str, Path], tmp_path: Path) -> None:
-    grown = changed(tracked["small"], tmp_path / "grown", {"data": "imagenet", "initialisation_scale": 1.0})
-    claim = verdict("imagenet", tracked["unit"], grown, part="VO")
-    assert claim.verdict == "holds"
-    other_way = changed(tracked["small"], tmp_path / "small", {"initialisation_scale": 1.0})
-    level = changed(tracked["unit"], tmp_path / "level", {"data": "imagenet"})
-    assert verdict("imagenet", other_way, level, part="VO").verdict == "does not hold"
-
-
 def test_seeds_are_judged_together_and_other_scales_are_not_mixed_in(tracked: dict[str, Path]) -> None:
     claim = verdict("products", tracked["unit"], tracked["again"], tracked["small"])
     assert claim.runs == ("unit", "again")
@@ -94,20 +85,6 @@ def test_a_run_that_has_hardly_learned_is_not_judged(tracked: dict[str, Path], t
     assert "run has hardly learned: its training loss fell from 10 to 7.4" in claims["KQ"].reason
     write_rows(run / "steps.jsonl", [{"step": 1, "loss": 10.0}, {"step": 120, "loss": 4.9}])
     assert verdicts("low rank", run, everything=False)["KQ"].verdict == "holds"
-
-
-def test_a_data_set_that_cannot_tell_leaves_the_others_decided(
-    tracked: dict[str, Path], tmp_path: Path
-) -> None:
-    runs = open([tracked["unit"], tracked["small"], tracked["hard"]])
-    claims = check_claims(runs, ["initialisation scale"])
-    assert [claim.subject for claim in claims] == ["CIFAR-10, KQ", "CIFAR-10, VO", "CIFAR-100"]
-    assert claims[0].verdict == "holds"
-    assert "one initialisation scale" in claims[2].reason
-    one_product = changed(tracked["hard"], tmp_path / "hard", settings={"products": ["VO"]})
-    claims = check_claims(open([tracked["unit"], one_product]), ["products"])
-    assert [claim.verdict for claim in claims] == ["holds", "not decided"]
-    assert claims[1].reason == "only VO was tracked: both products are needed."
 
 
 def test_a_run_that_has_only_begun_decides_nothing(tracked: dict[str, Path], tmp_path: Path) -> None:

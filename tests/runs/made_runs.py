@@ -33,8 +33,3 @@ def tracked(folder: Path, steps: int = 20, rank: Any = lambda step: float(step >
     recorded.close()
     ranks.close()
     return folder
-
-
-def everything_in(folder: Path) -> dict[Path, bytes]:
-    """Every file and what it holds."""
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}

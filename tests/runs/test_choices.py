@@ -1,6 +1,5 @@
 """Runs that differ from a base in one choice each: how they are told apart, and what a choice does."""
 
-import csv
 import math
 import re
 from collections.abc import Callable
@@ -10,9 +9,8 @@ import pytest
 from made_runs import tracked
 
 from rankrise import runs, watch
-from rankrise.claims import check_claims, effects, learned
+from rankrise.claims import effects, learned
 from rankrise.record.folder import RUN
-from rankrise.show.figures import draw_figures
 
 RECIPES = {
     "base": {"seed": 0},
@@ -65,15 +63,6 @@ def test_runs_that_tracked_other_products_are_not_compared(tmp_path: Path) -> No
     assert [run.name for run in study.main] == ["base", "again"]
 
 
-def test_data_sets_with_other_products_say_so(tmp_path: Path) -> None:
-    names = ("cifar10", "cifar100", "imagenet")
-    opened = [tracked(tmp_path / name, data=name, rank=grows(8.0), epochs=1) for name in names]
-    for folder in opened[1:]:
-        _track_one_product(folder)
-    told = [str(claim.to_dict()) for claim in check_claims(runs.open(opened), everything=True)]
-    assert sum("has no KQ, which another run was tracked with" in one for one in told) == 2
-
-
 def _track_one_product(folder: Path) -> None:
     text = (folder / RUN).read_text()
     (folder / RUN).write_text(re.sub(r'"KQ",\s*', "", text))
@@ -101,33 +90,3 @@ def test_what_a_choice_does_is_a_factor_over_training_and_one_against_the_base(
     score = learned(choices["base"].runs)
     assert score["loss"] == pytest.approx(1.0, rel=0.1)
     assert math.isnan(score["accuracy"])
-
-
-def figure(name: str, opened: list[watch.TrackedRun], folder: Path) -> tuple[list[dict[str, str]], str]:
-    """The rows of its data, and its picture's text."""
-    (_, picture, data), *_ = draw_figures(opened, folder / "figures", [name])[0].values()
-    with data.open() as file:
-        return list(csv.DictReader(file)), picture.read_text()
-
-
-def test_the_figure_shows_every_choice_with_its_numbers(
-    opened: list[watch.TrackedRun], tmp_path: Path
-) -> None:
-    rows, picture = figure("choices", opened, tmp_path)
-    assert len(rows) == 6 * 2 * 2  # choices, products, and layer 1 beside all
-    by_choice = {row["choice"]: row for row in rows if row["layer"] == "all"}
-    assert float(by_choice["SGD, rate 0.1"]["over_base"]) == pytest.approx(0.5)
-    assert float(by_choice["SGD, rate 0.01"]["growth_high"]) == pytest.approx(0.5)
-    assert by_choice["base"]["seeds"] == "2"
-    assert "SGD, rate 0.1" in picture
-
-
-def test_a_run_that_is_not_finished_says_how_far_it_has_come(
-    opened: list[watch.TrackedRun], tmp_path: Path
-) -> None:
-    folder = tracked(tmp_path / "lion", optimiser="lion", seed=0)
-    about = folder / RUN
-    about.write_text(about.read_text().replace('"finished": "now"', '"finished": null'))
-    cut = watch.load(folder)
-    labels = [choice.label for choice in runs.choices_of(runs.studies([opened[0], cut])[0])]
-    assert labels == ["base", "Lion, rate 0.0001, up to step 20"]

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from made_runs import everything_in, tracked
+from made_runs import tracked
 
 from rankrise import RankriseError, runs, watch
 from rankrise.toy import ToySettings, run_toy
@@ -36,18 +36,6 @@ def test_stages_are_searched_for_once(tmp_path: Path) -> None:
     assert found == watch.find_stages(run)
     assert [stage.interval[0] <= 200 <= stage.interval[1] for stage in found] == [True]
     assert runs.found_stages(run) is found
-
-
-def test_reading_writes_nothing(tmp_path: Path) -> None:
-    tracked(tmp_path / "tracked", seed=1)
-    run_toy(tmp_path / "toy", SMALL)
-    before = everything_in(tmp_path)
-    toy, run = runs.open([tmp_path / "toy", tmp_path / "tracked"])
-    assert isinstance(toy, runs.ToyRun)
-    assert isinstance(run, runs.TrackedRun)
-    run.steps(), run.ranks, run.top("KQ"), run.last_step, runs.found_stages(run), runs.studies([run])[0].main
-    toy.labels(0), toy.stages(0), toy.flow(0, "1e-4"), toy.derived(0, "comparison"), toy.missing
-    assert everything_in(tmp_path) == before
 
 
 def test_what_is_not_recorded_says_so(tmp_path: Path) -> None:
