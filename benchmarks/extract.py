@@ -21,8 +21,7 @@ from torch import Tensor
 from rankrise.foundations.files import to_json
 from rankrise.recipes.use_settings import Budget
 from rankrise.use._cut import cut_change, cut_product
-from rankrise.use._gathered import BLOCK, Sum
-from rankrise.use._moments import Moment, Root
+from rankrise.use._moments import BLOCK, Moment, Root, Sum
 from rankrise.use._ranks import directions_to_find
 
 LLAMA_7B = {(4096, 4096): 4, (11008, 4096): 2, (4096, 11008): 1}

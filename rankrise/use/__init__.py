@@ -2,8 +2,7 @@
 
 from rankrise.use._adapter import Adapter
 from rankrise.use._extract import extract
-from rankrise.use._gathered import labelled, moments, sampled
-from rankrise.use._moments import Moments
+from rankrise.use._moments import Moments, labelled, moments, sampled
 from rankrise.use._shrink import shrink
 from rankrise.use._truncate import truncate
 

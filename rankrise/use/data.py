@@ -18,8 +18,7 @@ from rankrise.recipes.files import names as recipe_names
 from rankrise.recipes.train_settings import TrainSettings, read_recipe
 from rankrise.recipes.use_settings import Measuring
 from rankrise.record.folder import has_run
-from rankrise.use._gathered import IGNORED, labelled, moments, sampled
-from rankrise.use._moments import Moments
+from rankrise.use._moments import IGNORED, Moments, labelled, moments, sampled
 from rankrise.use._weights import Source, fingerprint, is_causal, load_model
 from rankrise.watch._pretrained import offline
 
