@@ -30,8 +30,12 @@ from rankrise.recipes.files import names, settings_in
         ("flow --dimension 2 --tokens 3 --samples 9 --until 1e300", "1e+300"),
         ("recipes vit-digit", "vit-digit"),
         ("report no-such-run", "no-such-run"),
-        ("compare nowhere/before nowhere/after", "nowhere/before"),
+        ("compare nowhere/before nowhere/after", "nowhere/"),
         ("watch results/toy-paper", "results/toy-paper is a toy run"),
+        ("figures results/toy-paper --only 5", "'5'"),
+        ("claims results/toy-paper --only luck", "'luck'"),
+        ("claims rankrise", "rankrise is not a run"),
+        ("train toy-quick", "toy-quick"),
     ],
 )
 def test_a_mistake_is_one_sentence_that_names_it_and_exit_code_2(

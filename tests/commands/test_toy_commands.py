@@ -41,26 +41,3 @@ def test_figures_by_number(tiny: ToyRun, tmp_path: Path, capsys: pytest.CaptureF
     main(["figures", str(tiny.folder), "--only", "6", "--out", str(tmp_path), "--json"])
     files = [str(tmp_path / f"figure-6.{kind}") for kind in ("png", "svg", "csv")]
     assert json.loads(capsys.readouterr().out)["drawn"] == {"6": files}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "word"),
-    [
-        (["figures", "RUN", "--only", "5"], "'5'"),
-        (["claims", "RUN", "--only", "luck"], "'luck'"),
-        (["claims", "EMPTY"], "is not a run"),
-        (["toy", "RUN", "--dimension", "5"], "dimension"),
-        (["train", "toy-quick", "--run", "NEW"], "rankrise toy runs/toy-quick"),
-    ],
-)
-def test_bad_input_is_one_sentence(
-    tiny: ToyRun, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], word: str
-) -> None:
-    (tmp_path / "empty").mkdir()
-    places = {"RUN": str(tiny.folder), "EMPTY": str(tmp_path / "empty"), "NEW": str(tmp_path / "new")}
-    with pytest.raises(SystemExit, match="2"):
-        main([places.get(argument, argument) for argument in arguments])
-    errors = capsys.readouterr().err
-    assert word in errors
-    assert len(errors.splitlines()) == 1
-    assert not (tmp_path / "new").exists()

@@ -47,19 +47,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_stages_of_a_tracked_run(folder: Path) -> None:
-    found = watch.find_stages(folder)
-    assert found.until == STEPS
-    [stage] = found
-    assert stage.interval[0] <= 101
-    assert stage.interval[1] >= 100
-    assert "loss" in stage.curves
-    assert any("KQ" in name for name in stage.curves)
-    assert found.to_dict()["stages"][0]["step"] == stage.step
-    loss = stage.curves["loss"]
-    assert (loss.before, loss.after) == pytest.approx((2.0, 1.0), rel=0.02)
-
-
 @pytest.mark.parametrize("width", [60, 200])
 def test_a_frame_is_as_wide_as_the_terminal_and_reaches_the_present(folder: Path, width: int) -> None:
     written = io.StringIO()
@@ -90,27 +77,6 @@ def test_json_has_every_number(folder: Path, capsys: pytest.CaptureFixture[str])
         assert shown["ranks"][3]["energy_rank"][share] == pytest.approx(energies[:, at])
     assert shown["ranks"][3]["entropy_rank"] == pytest.approx(run.entropy_rank("VO")[:, 1].mean(1))
     assert len(shown["stages"]["stages"]) == 1
-
-
-def test_energy_ranks_and_other_matrices_have_their_place(tmp_path: Path) -> None:
-    """A matrix whose change has one large direction and a tail: stable rank near 1, energy rank 4."""
-    torch.manual_seed(0)
-    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8, batch_first=True), 2)
-    weight = model.layers[0].linear1.weight
-    with watch.RankTracker(model, tmp_path / "run", matrices=["layers.0.linear1.*"]) as tracker:
-        weight.data += torch.diag(torch.tensor([2.0, 0.5, 0.5, 0.5, 0.0, 0.0, 0.0, 0.0]))
-        tracker.step(1, loss=1.0)
-    run = watch.load(tmp_path / "run")
-    [name] = run.matrices
-    shot = snapshot(run, None)
-    [line] = [line for line in shot["ranks"] if line["product"] == "matrix"]
-    assert (line["layer"], line["energy_rank"]["95"][-1]) == (name, 4)
-    assert line["means"][-1] == pytest.approx(4.75 / 4)
-    written = io.StringIO()
-    console = Console(width=100, file=written, legacy_windows=False)
-    console.print(frame(shot, console))
-    [row] = [row for row in written.getvalue().splitlines() if row.startswith(name)]
-    assert row.split()[-2:] == ["1.19", "4.0"]
 
 
 @pytest.mark.slow
