@@ -267,7 +267,9 @@ def read_curves(folder: Path, about: Mapping[str, Any]) -> list[GainCurve]:
                 f"{folder / TRUNCATION} was measured with {name} {found.get(name)!r}, not {value!r}: pass "
                 "another folder."
             )
-    return [
-        GainCurve(**{**curve, "points": tuple(Point(**point) for point in curve["points"])})
-        for curve in found["curves"]
+    curves = [
+        {**curve, "points": tuple(Point(**row) for row in curve["points"])} for curve in found["curves"]
     ]
+    for curve in curves:
+        curve.pop("at_most", None)  # earlier records have it
+    return [GainCurve(**curve) for curve in curves]
