@@ -251,7 +251,5 @@ def _add_hessian(
 
 
 def _chunk_length(values: Tensor, elements: int) -> int:
-    """How many samples hold about that many elements, to work in a core's cache; all of them on a GPU."""
-    if values.device.type != "cpu":
-        return len(values)
+    """How many samples hold about that many elements, to work in a core's cache."""
     return min(len(values), max(1, elements // max(1, values[0].numel())))
