@@ -15,10 +15,7 @@ from rankrise.foundations.errors import RankriseError, first_line
 
 @contextmanager
 def replacing(path: str | Path, folder: bool = False) -> Iterator[Path]:
-    """Give a temporary file or folder beside `path`; on success it replaces `path`, on failure it is removed.
-
-    A folder may replace an empty one only.
-    """
+    """Give a temporary file or folder beside `path`: on success it replaces `path`, else it is removed."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.stem[:50]}-unfinished-{os.urandom(4).hex()}{path.suffix}")

@@ -4,9 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 Meter = Callable[[str, float, str], AbstractContextManager[Callable[[float], None]]]
-"""Begins work by its description, total and unit; gives the function to call with how much is done.
-
-`rankrise.show.progress.bar` is one."""
+"""Begins work by its description, total and unit; gives the function to call with how much is done."""
 
 
 @contextmanager
