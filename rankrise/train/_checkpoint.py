@@ -27,7 +27,8 @@ def save_checkpoint(
 ) -> None:
     """Write a checkpoint, sync it to the disk, then remove the earlier ones."""
     weights = _weights_of(model)
-    moments: Any = sharded.get_optimizer_state_dict(model, optimiser.optimizer, options=ON_MAIN)["state"]
+    whole: Any = sharded.get_optimizer_state_dict(model, optimiser.optimizer, options=ON_MAIN)
+    moments = whole.get("state", {})  # none but on the main process
     flat = {f"{name}/{key}": value for name, each in moments.items() for key, value in each.items()}
     random = accelerator.gather(torch.get_rng_state().to(accelerator.device)[None]).cpu()
     state = {"losses": losses.cpu(), "random": random}
