@@ -6,7 +6,7 @@
 "reading" copies the attention tensors from the files. "alternative" loads each checkpoint with
 `from_pretrained` and takes `torch.linalg.svdvals` of the change of each head's product, extrapolated from one
 checkpoint and one head. The time of each checkpoint is the mean of those after the first, whose time includes
-the initial weights and spectra. Memory is the process' peak beyond what it held before the plan, mapped files
+the initial weights and spectra. Memory is the process' peak beyond what it held before, mapped files
 included.
 """
 
@@ -96,8 +96,7 @@ def measure(folder: Path, asked: argparse.Namespace) -> dict[str, object]:
     def stopwatch(*_: object) -> Iterator[Callable[[int], None]]:
         yield lambda _: done.append(time.perf_counter())
 
-    plan = watch.history_plan(series, device=device)
-    ours, _ = timed(lambda: watch.history(plan, folder / "run", meter=stopwatch), device)
+    ours, _ = timed(lambda: watch.history(series, folder / "run", device=device, meter=stopwatch), device)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - held
     reading, size = timed(lambda: read(series), device)
     loading, _ = timed(

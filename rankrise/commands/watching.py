@@ -97,8 +97,6 @@ class Reading:
     steps: str | None = None
     """Pattern with one group around the step in a checkpoint's name, such as 'stage1-step([0-9]+)'; by
     default, the number after "step" or "checkpoint"."""
-    every: int = 1
-    """Take every N-th checkpoint, and always the last."""
     first: int | None = None
     """Leave out checkpoints before this step; changes are still measured against the series' first."""
     last: int | None = None
@@ -123,50 +121,34 @@ def history(
     *,
     reading: Annotated[Mapping[str, Any], Reading],
     run: Path | None = None,
-    plan: bool = False,
     json: bool = False,
 ) -> None:
     """Make a tracked run out of a series of checkpoints, for watch, figures, claims and report.
 
-    The plan is shown first. To resume an interrupted run, give the same command again.
+    To resume an interrupted run, give the same command again.
 
     Args:
         series: a folder of checkpoints, several checkpoints, or OWNER/NAME of a model on the Hugging Face Hub
             whose revisions they are.
         run: folder of the run, new or to be resumed.
-        plan: show the plan and stop.
-        json: print plan and result as JSON.
+        json: print which steps are measured as JSON.
     """
     from rankrise.foundations.errors import RankriseError
     from rankrise.foundations.files import to_json
-    from rankrise.foundations.text_tables import text_table
-    from rankrise.show.console import size
     from rankrise.show.progress import bar
     from rankrise.watch import history as read_history
-    from rankrise.watch import history_plan
 
+    if run is None:
+        raise RankriseError("no folder was passed for the run: pass --run FOLDER.")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # there is one bar already
-    if run is None and not plan:
-        raise RankriseError("no folder was passed for the run: pass --run FOLDER, or --plan to see the plan.")
-    planned = history_plan(series[0] if len(series) == 1 else series, **reading)
-    about = planned.to_dict()
-    result: dict[str, Any] = {"plan": about}
-    if not json:
-        chosen = about["checkpoints"]
-        title = f"{len(chosen)} of {about['of']} checkpoints of {about['model']} in {about['series']}"
-        columns = {name: [str(one[name]) for one in chosen] for name in ("step", "name")}
-        print(text_table(title, columns))
-        print(f"to measure: {about['layers']} attention layers, {about['matrices']} other matrices")
-        print(f"to read: {size(about['bytes'])}; changes are measured against: {about['since']}")
-        if about["left_out"]:
-            print(f"left out, because their names tell no step: {', '.join(about['left_out'])}")
-    if run is not None and not plan:
-        found = read_history(planned, run, meter=bar)
-        result["run"] = {"folder": str(run), "measured": found.measured.tolist(), "notes": found.notes}
+    found = read_history(series[0] if len(series) == 1 else series, run, meter=bar, **reading)
+    left_out = found.extra["history"]["left_out"]
     if json:
-        print(to_json(result))
+        about = {"run": run, "measured": found.measured.tolist(), "left_out": left_out, "notes": found.notes}
+        print(to_json(about))
         return
-    for remark in result.get("run", about)["notes"]:
+    if left_out:
+        print(f"Left out, because their names tell no step: {', '.join(left_out)}")
+    for remark in found.notes:
         print(f"Note: {remark}")
-    if "run" in result:
-        print(f"{len(result['run']['measured'])} checkpoints are measured: see 'rankrise watch {run}'.")
+    print(f"{len(found.measured)} checkpoints are measured: see 'rankrise watch {run}'.")

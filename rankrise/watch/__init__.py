@@ -5,8 +5,8 @@
 - `change` holds two moments of them; `stable_rank`, `singular_values` and the rest measure it.
 - `compare` does so for two checkpoints, and `overlap` asks whether two trainings learned the same directions.
 - `RankTracker` follows a training run on a `Schedule`, also as a callback and with streams to other tools;
-  `history` makes the same record of a series of checkpoints (`history_plan` says what it will read); `load`
-  reads a record, and `find_stages` says where it steps.
+  `history` makes the same record of a series of checkpoints; `load` reads a record, and `find_stages` says
+  where it steps.
 
 The types that these return are in `rankrise.watch.types`.
 """
@@ -19,8 +19,7 @@ from rankrise.watch._check import check
 from rankrise.watch._compare import compare, overlap
 from rankrise.watch._families import Attention
 from rankrise.watch._heads import add_family, heads, remove_family
-from rankrise.watch._history.history import history
-from rankrise.watch._history.plan import history_plan
+from rankrise.watch._history import history
 from rankrise.watch._linear import linear
 from rankrise.watch._ranks import effective_rank, energy_rank, stable_rank
 from rankrise.watch._schedule import Schedule, Spaced
@@ -47,7 +46,6 @@ __all__ = [
     "find_stages",
     "heads",
     "history",
-    "history_plan",
     "huggingface_callback",
     "leading_vectors",
     "lightning_callback",

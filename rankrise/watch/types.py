@@ -8,7 +8,6 @@ from rankrise.watch._change import Change
 from rankrise.watch._check import LayerCheck, LayoutCheck
 from rankrise.watch._compare import HeadOverlap, MatrixChange, ModelComparison, ModelOverlap
 from rankrise.watch._heads import Layer, Layers
-from rankrise.watch._history.plan import HistoryPlan
 from rankrise.watch._linear import Projection
 from rankrise.watch._spectra import SingularVectors
 from rankrise.watch._stages import Curve, FoundStage, StagesFound
@@ -20,7 +19,6 @@ __all__ = [
     "FoundStage",
     "FoundStep",
     "HeadOverlap",
-    "HistoryPlan",
     "Layer",
     "LayerCheck",
     "Layers",

@@ -1,4 +1,4 @@
-"""`rankrise history`: the plan, the run, and mistakes."""
+"""`rankrise history`: the run, and mistakes."""
 
 import json
 
@@ -20,22 +20,16 @@ def series(tmp_path):
     return tmp_path / "series"
 
 
-def test_plan_and_run_in_words_and_in_json(series, tmp_path, capsys):
-    words = ["history", str(series), "--matrices=*.up", "--log-spaced", "3"]
-    main([*words, "--plan"])
-    shown = capsys.readouterr().out
-    for part in ("3 of 5 checkpoints", "measured against: step0", "no step: main", "to read: 180 bytes"):
-        assert part in shown
-    main([*words, "--plan", "--json"])
-    plan = json.loads(capsys.readouterr().out)["plan"]
-    assert [one["step"] for one in plan["checkpoints"]] == [0, 1, 8]
-    assert (plan["gaps"], plan["of"], plan["bytes"]) == ([1, 7], 5, 3 * 60)
-
+def test_a_run_in_words_and_in_json(series, tmp_path, capsys):
     run = str(tmp_path / "run")
-    main([*words, "--run", run, "--json"])
-    assert json.loads(capsys.readouterr().out)["run"]["measured"] == [0, 1, 8]
-    main(["history", str(series), "--matrices=*.up", "--run", run])
-    assert "5 checkpoints are measured" in capsys.readouterr().out
+    words = ["history", str(series), "--matrices=*.up", "--run", run]
+    main([*words, "--log-spaced", "3", "--json"])
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["measured"], shown["left_out"]) == ([0, 1, 8], ["main"])
+    main(words)
+    shown = capsys.readouterr().out
+    assert "5 checkpoints are measured" in shown
+    assert "main" in shown
     assert watch.load(run).measured.tolist() == [0, 1, 2, 4, 8]
 
 

@@ -1,6 +1,5 @@
 """A history of checkpoints is the record that a tracker would have written."""
 
-import json
 import re
 import shutil
 import signal
@@ -136,15 +135,12 @@ def test_changes_since_the_previous_checkpoint_or_another(series, tmp_path):
 
 
 def test_a_series_without_step_0_and_a_table_of_steps(series, tmp_path):
-    plan = watch.history_plan([series / "checkpoint-10", series / "checkpoint-20", series / "checkpoint-40"])
-    run = watch.history(plan, tmp_path / "run")
+    run = watch.history([series / f"checkpoint-{step}" for step in (10, 20, 40)], tmp_path / "run")
     assert (run.measured.tolist(), run.since) == ([20, 40], "checkpoint-10 (step 10)")
-    assert run.notes[0] == plan.notes[0]
-    assert "step 10" in plan.notes[0]
-    plan = watch.history_plan(series, steps={"checkpoint-10": 1, "checkpoint-80": 5})
-    named = json.loads(json.dumps(plan.to_dict()))["checkpoints"]
-    assert named == [{"step": 1, "name": "checkpoint-10"}, {"step": 5, "name": "checkpoint-80"}]
-    assert plan.left_out == ("checkpoint-0", "checkpoint-20", "checkpoint-40")
+    assert "step 10" in run.notes[0]
+    run = watch.history(series, tmp_path / "named", steps={"checkpoint-0": 0, "checkpoint-80": 5})
+    assert run.measured.tolist() == [0, 5]
+    assert run.extra["history"]["left_out"] == ["checkpoint-10", "checkpoint-20", "checkpoint-40"]
 
 
 def test_shards_pickles_and_files_are_read_alike(series, tmp_path):
@@ -175,7 +171,7 @@ def test_matrices_and_checkpoints_without_a_config(series, tmp_path):
     model = watch.history(plain, tmp_path / "model", model=made.text_model())
     assert np.allclose(model.stable_rank("KQ"), run.stable_rank("KQ"), rtol=1e-5)
     with pytest.raises(RankriseError, match=r"config\.json"):
-        watch.history_plan(plain)
+        watch.history(plain, tmp_path / "unknown")
 
 
 def test_changes_smaller_than_the_spacing_of_bfloat16_are_noise_where_keys_are_shared(tmp_path):
@@ -238,7 +234,7 @@ def test_an_unusable_checkpoint_is_named_and_the_history_goes_on_without_it(seri
 def test_all_rows_of_a_run_hold_the_same(series, tmp_path):
     copied = shutil.copytree(series, tmp_path / "series")
     watch.history(copied, tmp_path / "run", last=40)
-    watch.history(series, tmp_path / "previous", base="previous", every=2)
+    watch.history(series, tmp_path / "previous", base="previous", steps="checkpoint-(0|20|80)")
     watch.RankTracker(made.text_model(), tmp_path / "tracked").close()
     record = made.record_of(tmp_path / "run")
     change_tensors(copied / "checkpoint-40", lambda tensors: {name: one + 1 for name, one in tensors.items()})
@@ -259,11 +255,11 @@ def test_all_rows_of_a_run_hold_the_same(series, tmp_path):
 @pytest.mark.parametrize("place", ["~/no-pythia", "a/b/c", "runs/pythai", "pythia"])
 def test_a_mistyped_path_does_not_ask_the_hub(tmp_path, monkeypatch, place):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("rankrise.watch._history.plan.hub_revisions", lambda name: pytest.fail(name))
+    monkeypatch.setattr("rankrise.watch._series.hub_revisions", lambda name: pytest.fail(name))
     (tmp_path / "runs" / "pythia").mkdir(parents=True)
     for series in (place, [place, place]):
         with pytest.raises(RankriseError, match=re.escape(place.lstrip("~/"))):
-            watch.history_plan(series)
+            watch.history(series, tmp_path / "run")
 
 
 @pytest.mark.parametrize(

@@ -47,12 +47,10 @@ def ranks_of(run):
     return [(row["step"], row["KQ"], row["VO"]) for row in rows]
 
 
-def test_it_is_the_record_of_the_same_series_on_disk(hub, series, expected, tmp_path):
-    plan = watch.history_plan("someone/tiny")
-    assert plan.left_out == ("main",)
-    assert plan.bytes == sum((series / f"step{step}" / "model.safetensors").stat().st_size for step in STEPS)
+def test_it_is_the_record_of_the_same_series_on_disk(hub, expected, tmp_path):
     hub.faults = ["limit"]
-    run = watch.history(plan, tmp_path / "run")
+    run = watch.history("someone/tiny", tmp_path / "run")
+    assert run.extra["history"]["left_out"] == ["main"]
     assert ranks_of(run) == expected
     row = (run.folder / "ranks.jsonl").read_text().splitlines()[1]
     assert json.loads(row)["key"] == f"commit:{hub.commits['step10']}"
@@ -60,15 +58,14 @@ def test_it_is_the_record_of_the_same_series_on_disk(hub, series, expected, tmp_
 
 
 def test_a_missing_file_is_named_and_the_rest_is_fetched_later(hub, tmp_path):
-    plan = watch.history_plan("someone/tiny")
-    hub.faults = ["", "missing"]
+    hub.faults = ["", "", "missing"]
     with pytest.raises(RankriseError, match=r"someone/tiny at step\d+"):
-        watch.history(plan, tmp_path / "run")
+        watch.history("someone/tiny", tmp_path / "run")
     assert not watch.load(tmp_path / "run").finished
     assert watch.history("someone/tiny", tmp_path / "run").measured.tolist() == STEPS
     for place, base in (("someone/other", "first"), ("someone/tiny", "someone/tiny@step99")):
         with pytest.raises(RankriseError, match=r"someone/other|step99"):
-            watch.history_plan(place, base=base)
+            watch.history(place, tmp_path / "other", base=base)
 
 
 def test_pickled_and_sharded_revisions(hub, series, expected, tmp_path):
