@@ -100,18 +100,6 @@ class TrackedRun:
         """Whether a process is writing it now; None if unknown, as for a copy."""
         return is_held(self.folder)
 
-    @property
-    def ceilings(self) -> dict[str, int]:
-        """The highest rank that an adapter's change can have: of a "matrix", and of a head's products, where
-        both factors may change."""
-        most: int = self.extra.get("change_rank") or self.adapter_rank or 0
-        found = {"matrix": most} if most else {}
-        for product in self.products:
-            for layer in self.layers if most else ():
-                here = layer.get("ceilings", {}).get(product, min(2 * most, 2 * layer["d_head"]))
-                found[product] = max(found.get(product, 0), here)
-        return found
-
     def at(self, steps: Any) -> Array:
         """Convert steps to the unit of `clock`."""
         return numpy.asarray(steps, dtype=float) / (self.epoch_steps or 1)

@@ -48,7 +48,7 @@ def snapshot(run: TrackedRun, stages: StagesFound | None) -> dict[str, Any]:
     moving = len(times) > 1 and times[-1] > times[0]
     losses = recorded.get("loss", np.zeros(0)).tolist()
     last_step = max([*recorded["step"][-1:].tolist(), *run.measured[-1:].tolist()], default=None)
-    about = ("base", "adapter_rank", "ceilings", "since", "going_on", "notes")
+    about = ("base", "adapter_rank", "since", "going_on", "notes")
     return {
         "folder": str(run.folder),
         **{name: getattr(run, name) for name in about},

@@ -133,7 +133,5 @@ def _resume(
     info |= {name: old[name] for name in ("id", "initial_sha256", "started") if name in old}
     info["resumed"] = [*old.get("resumed", []), now()]
     info["note"] = info["note"] or old.get("note", "")
-    info["extra"] = {name: one for name, one in adapter.items() if name != "change_rank"}
-    info["extra"] |= extra or old.get("extra", {})
-    info["layers"] = old["layers"]  # changes are measured from the beginning: so are their ceilings
+    info["extra"] = adapter | (extra or old.get("extra", {}))
     return Beginning(info, initial, resumed=True, finished=bool(old.get("finished")), same=same)

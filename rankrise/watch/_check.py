@@ -7,6 +7,7 @@ to be rebuilt for that.
 """
 
 import copy
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -83,9 +84,9 @@ def check(model: nn.Module, batch: Batch) -> LayoutCheck:
     True
     """
     root = unwrap(model)
-    found, _ = find_attention(root)
+    found, unread = find_attention(root)
     if not found:
-        raise none_read(root)
+        raise none_read(root, unread)
     names = {module: plain_name(path) for path, module in found.items()}
     reasons: dict[nn.Module, str] = {}
     proved: list[Trial] = []
@@ -117,14 +118,7 @@ def check(model: nn.Module, batch: Batch) -> LayoutCheck:
     try:
         with torch.no_grad():
             root.eval()
-            if isinstance(batch, Mapping):
-                root(**batch)
-            elif isinstance(batch, tuple | list):
-                root(*batch)
-            elif isinstance(batch, Tensor):
-                root(batch)
-            else:
-                batch(root)
+            _call(root, batch)
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
         for module, mode in modes.items():
@@ -136,6 +130,25 @@ def check(model: nn.Module, batch: Batch) -> LayoutCheck:
     unreached = "the batch does not reach it"
     verdicts = ((name, reasons.get(module, unreached)) for module, name in names.items())
     return LayoutCheck(tuple(LayerCheck(name, not reason, reason) for name, reason in verdicts))
+
+
+def _call(model: nn.Module, batch: Batch) -> None:
+    """Run the model on the batch, which may be on another device and may end in labels."""
+    if not isinstance(batch, Tensor | Mapping | tuple | list):
+        batch(model)
+        return
+    device = next((one.device for one in model.parameters()), torch.device("cpu"))
+    plain = dict(batch) if isinstance(batch, Mapping) else batch
+    moved: Any = tree_map_only(Tensor, lambda tensor: tensor.to(device), plain)
+    if isinstance(moved, dict):
+        model(**moved)
+        return
+    inputs = [moved] if isinstance(moved, Tensor) else moved
+    try:
+        inspect.signature(model.forward).bind(*inputs)
+    except TypeError:
+        inputs = inputs[:1]
+    model(*inputs)
 
 
 class Refuted(Exception):

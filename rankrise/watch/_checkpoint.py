@@ -23,16 +23,7 @@ from rankrise.watch._lora import ADAPTER_CONFIG
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """The tensors of a checkpoint by name. Nothing is held in memory: `read` reads from disk.
-
-    >>> import tempfile
-    >>> from safetensors.torch import save_file
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     save_file({"fc.weight": torch.ones(2, 3)}, f"{folder}/model.safetensors")
-    ...     checkpoint = Checkpoint.open(folder)
-    ...     checkpoint.names, checkpoint.shape("fc.weight"), checkpoint.read("fc.weight").sum()
-    (('fc.weight',), (2, 3), tensor(6.))
-    """
+    """The tensors of a checkpoint by name. Nothing is held in memory: `read` reads from disk."""
 
     folder: Path
     stored: Mapping[str, Any]
@@ -78,9 +69,7 @@ def _find(source: str | Path) -> Path:
         return path
     if not re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", str(source)) or path.suffix in SUFFIXES:
         raise RankriseError(f"There is no file or folder {str(source)!r}: give the path of a checkpoint.")
-    hub = require(
-        "huggingface_hub", extra="transformers", purpose=f"Reading {str(source)!r} from the Hugging Face Hub"
-    )
+    hub = require("huggingface_hub", extra="transformers", purpose=f"Fetching {str(source)!r} from the Hub")
     try:
         return Path(hub.snapshot_download(str(source), allow_patterns=["*.json", "*.safetensors"]))
     except Exception as error:
@@ -107,16 +96,14 @@ def weight_files(path: Path) -> list[Path]:
 
     found = sorted(path.glob("*.safetensors")) or sorted(p for p in path.iterdir() if p.suffix in PICKLES)
     found = [file for file in found if not file.name.startswith("adapter_")]
-    if not found or (len(found) > 1 and found[0].suffix != ".safetensors"):
-        advice = advice_below(path)
-        if found:
-            advice = f", and has {', '.join(file.name for file in found)}: give the path of one"
-        elif (path / ADAPTER_CONFIG).exists():
-            advice = (
-                ", and holds a PEFT adapter alone: pass it beside its base, as in heads(base, adapter=...)"
-            )
-        raise RankriseError(f"{str(path)!r} lacks *.safetensors or pytorch_model.bin{advice}.")
-    return found
+    if len(found) == 1 or (found and found[0].suffix == ".safetensors"):
+        return found
+    advice = advice_below(path)
+    if found:
+        advice = f", and has {', '.join(file.name for file in found)}: give the path of one"
+    elif (path / ADAPTER_CONFIG).exists():
+        advice = ", and holds a PEFT adapter alone: pass it beside its base, as in heads(base, adapter=...)"
+    raise RankriseError(f"{str(path)!r} lacks *.safetensors or pytorch_model.bin{advice}.")
 
 
 def _safetensors(file: Path) -> dict[str, Any]:
@@ -136,11 +123,10 @@ def _unpickled(file: Path) -> dict[str, Tensor]:
             f"{str(file)!r} cannot be read as plain weights ({type(error).__name__}), and code in it is not "
             "run: save its state dict as safetensors."
         ) from error
+    found = loaded if isinstance(loaded, dict) else {}
     for key in ("state_dict", "model_state_dict", "model", "module"):
-        if isinstance(loaded, dict) and isinstance(loaded.get(key), dict):
-            loaded = loaded[key]
-    found = loaded.items() if isinstance(loaded, dict) else ()
-    tensors = {name: one for name, one in found if isinstance(name, str) and isinstance(one, Tensor)}
+        found = found[key] if isinstance(found.get(key), dict) else found
+    tensors = {name: one for name, one in found.items() if isinstance(one, Tensor)}
     if not tensors:
         raise RankriseError(f"{str(file)!r} holds no state dict: expected names and tensors.")
     return tensors

@@ -1,5 +1,4 @@
-"""What did training change, and did two trainings learn the same? Size, ranks and directions of the change of
-every head between two checkpoints or models."""
+"""What did training change, and did two trainings learn the same directions? A row for every head."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -7,7 +6,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -33,32 +32,35 @@ from rankrise.watch._spectra import leading_vectors, singular_values
 
 Source = nn.Module | str | Path
 Device = str | torch.device | None
+Progress = Callable[[float], None]
 
-NOTHING = 1e-6
-"""A singular value below this share of the largest has no direction of its own."""
+NOTHING = 1e-6  # a singular value below this share of the largest has no direction of its own
+
+
+def _silent(share: float) -> None:
+    """Show no progress."""
 
 
 @dataclass(frozen=True)
 class MatrixChange:
-    """Change of one matrix of a head: KQ = W_K W_Q^T or VO = W_V W_O^T."""
+    """Change of one matrix of a head: KQ = W_K W_Q^T or VO = W_V W_O^T. Heads count from 0.
+
+    `relative_change` is the Frobenius norm of the change over that of the matrix before, `largest` the
+    largest singular value, `energy_rank_90` how many singular values hold 90 % of the energy, and `full_rank`
+    the upper bound of the ranks, from the sizes.
+    """
 
     layer: str
     matrix: str
-    """KQ or VO."""
     head: int
-    """An index from 0."""
     relative_change: float
-    """Frobenius norm of the change over that of the matrix before."""
     largest: float
-    """Largest singular value of the change."""
     stable_rank: float
     effective_rank: float
     energy_rank_90: int
-    """How many singular values hold 90 % of the change's energy; then 95 and 99 %."""
     energy_rank_95: int
     energy_rank_99: int
     full_rank: int
-    """Upper bound of these ranks, from the sizes."""
 
 
 @dataclass(frozen=True)
@@ -67,16 +69,14 @@ class HeadOverlap:
 
     An overlap is the mean squared cosine of the principal angles: 1 for the same space, `*_by_chance` on
     average for two random ones, None if one of the changes is zero. Left is the side of the keys or values,
-    right the side of the queries or outputs.
+    right the side of the queries or outputs. `directions` says how many are compared: fewer than asked for if
+    a change has fewer. Heads count from 0.
     """
 
     layer: str
     matrix: str
-    """KQ or VO."""
     head: int
-    """An index from 0."""
     directions: int
-    """How many leading directions are compared: fewer than asked for if a change has fewer."""
     left: float | None
     right: float | None
     left_by_chance: float
@@ -87,8 +87,7 @@ class Rows:
     """Rows by layer, kind of matrix and head, printed as a table of some of their columns."""
 
     rows: tuple[Any, ...]
-    columns: ClassVar[dict[str, str]]
-    """The fields in the table, each with its format."""
+    columns: ClassVar[dict[str, str]]  # the fields in the table, each with its format
 
     def select(self, matrix: str) -> list[Any]:
         """The rows of one kind: "KQ" or "VO"."""
@@ -132,7 +131,7 @@ def compare(
     after: Source,
     *,
     device: Device = None,
-    progress: Callable[[float], None] = lambda share: None,
+    progress: Progress = _silent,
 ) -> ModelComparison:
     """Ranks and size of the change of every head's KQ and VO.
 
@@ -166,9 +165,7 @@ def compare(
 def _row(layer: str, matrix: str, head: int, values: Tensor, norm: float) -> MatrixChange:
     size, largest = float(torch.linalg.vector_norm(values)), float(values[0])
     return MatrixChange(
-        layer,
-        matrix,
-        head,
+        *(layer, matrix, head),
         relative_change=size / norm if norm else math.inf if size else 0.0,
         largest=largest,
         stable_rank=float((values / largest).square().sum()) if largest else 0.0,
@@ -185,16 +182,15 @@ def overlap(
     first: Source,
     second: Source,
     *,
-    second_before: Source | None = None,
     directions: int = 4,
     device: Device = None,
-    progress: Callable[[float], None] = lambda share: None,
+    progress: Progress = _silent,
 ) -> ModelOverlap:
     """By head, the overlap of the directions that `first` and `second` learned since `before`.
 
     Each is a model, a checkpoint, a PEFT adapter of `before`, or a tracked run, as for `compare`: two
-    fine-tunings of one base, two moments of one training, or two runs. If the second began elsewhere, pass
-    `second_before`; a tracked run begins with its own initial weights.
+    fine-tunings of one base, two moments of one training, or two runs. A tracked run as `second` begins with
+    its own initial weights.
 
     >>> from copy import deepcopy
     >>> from torch import nn
@@ -207,10 +203,9 @@ def overlap(
     >>> row.directions, round(row.left, 6), row.left_by_chance
     (1, 1.0, 0.125)
     """
-    if second_before is None:
-        second_before = second if _is_run(second) else before
     rows: list[HeadOverlap] = []
-    both = _changes(before, first, device, progress), _changes(second_before, second, device)
+    began = second if _is_run(second) else before
+    both = _changes(before, first, device, progress), _changes(began, second, device)
     for one, other in zip(*both, strict=True):
         if (one.layer, one.heads) != (other.layer, other.heads):
             raise _different(f"{one.layer} has the heads {one.heads}", f"{other.layer} has {other.heads}")
@@ -229,29 +224,25 @@ def overlap(
     return ModelOverlap(_described(first), _described(second), tuple(rows))
 
 
-# Two moments of a model, layer by layer.
+class HeadsChange(NamedTuple):
+    """The change of KQ or VO in one layer; `heads` are the tracked ones if a run is compared."""
+
+    layer: str
+    product: str
+    heads: list[int]
+    change: Change
+    notes: tuple[str, ...]
+
 
 LayerBefore = tuple[int, str, int, list[int], dict[str, Tensor]]
 """A layer's place in the model after, its name, how many heads it has, which of them are read, and their
 weights by role, [heads, d_model, d_head]."""
 
 
-@dataclass(frozen=True)
-class HeadsChange:
-    """The change of a layer's KQ or VO, of all its heads."""
-
-    layer: str
-    product: str
-    heads: list[int]
-    """Indices in the model: a tracked run may have some of them."""
-    change: Change
-    notes: tuple[str, ...]
-
-
 def _changes(
-    before: Source, after: Source, device: Device, progress: Callable[[float], None] = lambda share: None
+    before: Source, after: Source, device: Device, progress: Progress = _silent
 ) -> Iterator[HeadsChange]:
-    """The changes of all attention layers; `after` may be a PEFT adapter of `before`."""
+    """Layer by layer, the changes of KQ and VO; `after` may be a PEFT adapter of `before`."""
     if isinstance(before, nn.Module) and isinstance(after, nn.Module):
         places = [[weight.data_ptr() for weight in unwrap(model).parameters()] for model in (before, after)]
         if places[0] == places[1]:
@@ -279,7 +270,6 @@ def _changes(
 
 
 def _all_heads(old: Layers, new: Layers) -> Iterator[LayerBefore]:
-    """All heads of a model before."""
     for one, other in zip_longest(old.names, new.names, fillvalue="missing"):
         if one != other:
             raise _different(f"an attention layer is {one}", other)
@@ -313,7 +303,6 @@ def _tracked(run: Path, later: Layers) -> Iterator[LayerBefore]:
 
 
 def _is_run(source: Source) -> bool:
-    """Whether this is the folder of a run."""
     return not isinstance(source, nn.Module) and has_run(source)
 
 

@@ -25,9 +25,7 @@ from rankrise.watch._lora import read_adapter
 from rankrise.watch._pretrained import Opened, open_weights
 
 _PARALLEL = re.compile(r"(Distributed|FullySharded)?DataParallel|DeepSpeedEngine|_FabricModule")
-"""What training wraps around a model, by the name of the class."""
-_announced: set[type] = set()
-"""Classes of modules whose layout was announced as a guess."""
+_announced: set[type] = set()  # classes whose layout was announced as a guess
 _added: list[Family] = []
 _verdicts: dict[tuple[type, str], str] = {}
 """By class and by what is assumed of it: why a forward pass could not prove the layout; empty if it did."""
@@ -64,7 +62,7 @@ class Layer:
 
     def __repr__(self) -> str:
         heads, width, size = self.query.shape
-        return f"Layer({'; '.join([f'{self.name}: {heads} heads of size {size} on {width}', *self.notes])})"
+        return f"Layer({'; '.join((f'{self.name}: {heads} heads of size {size} on {width}', *self.notes))})"
 
     @classmethod
     def of(cls, name: str, attention: Attention) -> "Layer":
@@ -140,7 +138,7 @@ def heads(model: nn.Module | str | Path, *, adapter: str | Path | None = None) -
     model = unwrap(model)
     found, reasons = find_attention(model)
     if not found:
-        raise none_read(model)
+        raise none_read(model, reasons)
     if reasons:
         warnings.warn(
             f"Only {len(found)} of {len(found) + len(reasons)} attention layers of {type(model).__name__} "
@@ -154,21 +152,14 @@ def heads(model: nn.Module | str | Path, *, adapter: str | Path | None = None) -
             _announced.add(type(module))
             warnings.warn(
                 f"The layout of {plain_name(path) or 'the model'} ({type(module).__name__}) is a GUESS: "
-                f"{guess}. If that is wrong, so is every rank. Prove it by a forward pass: "
-                "watch.check(model, batch), or RankTracker(..., check=batch).",
+                f"{guess}. Prove it by a forward pass: watch.check(model, batch).",
                 stacklevel=2,
             )
     return Layers(tuple(map(plain_name, found)), tuple(found.values()), opened)
 
 
 def unwrap(model: Any) -> nn.Module:
-    """The user's own module inside what training wraps around it.
-
-    >>> import torch
-    >>> inner = nn.Linear(2, 2)
-    >>> unwrap(torch.compile(nn.DataParallel(inner))) is inner
-    True
-    """
+    """The user's own module inside what training wraps around it."""
     while True:
         if hasattr(model, "peft_config") and hasattr(model, "get_base_model"):
             model = model.get_base_model()
@@ -180,11 +171,11 @@ def unwrap(model: Any) -> nn.Module:
             return model
 
 
-def none_read(model: nn.Module) -> RankriseError:
-    """The error for a model of which no layer can be read."""
+def none_read(model: nn.Module, reasons: dict[str, str]) -> RankriseError:
+    """The error for a model of which no layer can be read, for these `reasons`."""
     return RankriseError(
         f"No attention head of {type(model).__name__} can be read; modules that look like attention: "
-        f"{_listed(model, find_attention(model)[1]) or 'none'}. Add a family for your own module, as "
+        f"{_listed(model, reasons) or 'none'}. Add a family for your own module, as "
         "docs/heads.md#your-own-module shows, and prove it with watch.check(model, batch)."
     )
 

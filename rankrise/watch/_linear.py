@@ -16,10 +16,9 @@ from torch.nn.utils import parametrize
 from rankrise.foundations.errors import RankriseError
 from rankrise.watch._change import refuse_quantised
 
+# The only child of a module inside torch.compile, activation checkpointing and FSDP1
 _WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
-"""Name of the only child of a module inside torch.compile, activation checkpointing and FSDP1."""
-_LIBRARIES = ("transformers", "timm", "litgpt", "vit_pytorch")
-"""Libraries whose layouts were checked against their own forward pass."""
+_LIBRARIES = ("transformers", "timm", "litgpt", "vit_pytorch")  # checked against their own forward pass
 _shapes_alone: ContextVar[bool] = ContextVar("shapes_alone", default=False)
 
 
@@ -55,8 +54,7 @@ class Projection:
 
     weight: Tensor
     bias: Tensor | None = None
-    layers: tuple[object, ...] = ()
-    """The layers, or bare weights, that it is made of, in the order in which they act."""
+    layers: tuple[object, ...] = ()  # or bare weights, in the order in which they act
 
     @property
     def blocks(self) -> int:
@@ -89,16 +87,11 @@ class Projection:
 
         The result is a product, not a view, in float32 at least: half precision would round away a small
         change.
-
-        >>> down, up = linear(nn.Linear(6, 2)), linear(nn.Linear(2, 8)).cut(4)
-        >>> both = down.then(up)
-        >>> tuple(both.weight.shape), torch.allclose(both.weight[3], down.weight[0] @ up.weight[3])
-        ((4, 6, 2), True)
         """
         if self.blocks != 1 or self.width != second.weight.shape[1]:
+            took = f"{second.weight.shape[1]}"
             raise Unreadable(
-                f"a projection to {self.width} in {self.blocks} blocks stands before one that takes "
-                f"{second.weight.shape[1]}"
+                f"its {self.blocks} blocks to {self.width} stand before a layer that takes {took}"
             )
         dtype = torch.promote_types(self.weight.dtype, torch.float32)
         factor = 1.0 if scale is None else _values(scale).to(self.weight.device, dtype)
@@ -115,10 +108,8 @@ class Projection:
         weight = torch.cat([self.weight, shared.weight.to(self.weight).expand(self.blocks, -1, -1)], -1)
         bias = None
         if self.bias is not None or shared.bias is not None:
-            own, other = (
-                one.weight.new_zeros(one.blocks, one.width) if one.bias is None else one.bias
-                for one in (self, shared)
-            )
+            own = weight.new_zeros(self.blocks, self.width) if self.bias is None else self.bias
+            other = weight.new_zeros(1, shared.width) if shared.bias is None else shared.bias
             bias = torch.cat([own.to(weight), other.to(weight).expand(self.blocks, -1)], -1)
         return Projection(weight, bias, (*self.layers, *shared.layers))
 
@@ -146,8 +137,7 @@ def linear(source: nn.Module | Tensor, bias: Tensor | None = None) -> Projection
     further = {name for name, _ in module.named_parameters() if not name.startswith("parametrizations.")}
     if (not computed and "weight" not in module._parameters) or further - {"weight", "bias"}:
         raise Unreadable(
-            f"its {type(module).__name__} computes its matrix from {', '.join(sorted(further))}: merge them "
-            "into it, or add a family that passes watch.linear the matrix that all of them make"
+            f"its {type(module).__name__} computes its matrix from {', '.join(sorted(further))}: merge them"
         )
     with torch.no_grad():
         # in training, a spectral norm would take a step
@@ -160,11 +150,7 @@ def linear(source: nn.Module | Tensor, bias: Tensor | None = None) -> Projection
 
 
 def is_linear(module: object) -> bool:
-    """Whether `linear` can read this module.
-
-    >>> is_linear(nn.Sequential(nn.Linear(2, 2), nn.Dropout())), is_linear(nn.LayerNorm(2))
-    (True, False)
-    """
+    """Whether `linear` can read this module."""
     return _inside(module) is not None
 
 
@@ -214,21 +200,13 @@ def has_own_forward(layer: nn.Module) -> bool:
 
 
 def used_forward(module: nn.Module) -> Callable[..., Any]:
-    """The function that runs when this module is called, inside wrappers such as accelerate's.
-
-    >>> used_forward(nn.Linear(2, 2)) is nn.Linear.forward
-    True
-    """
+    """The function that runs when this module is called, inside wrappers such as accelerate's."""
     used = inspect.unwrap(module.forward)
     return getattr(used, "__func__", used)
 
 
 def plain_name(path: str) -> str:
-    """The name of a module or weight without the names of its wrappers.
-
-    >>> plain_name("h.0._orig_mod.attn.q_proj.base_layer.weight")
-    'h.0.attn.q_proj.weight'
-    """
+    """The name of a module or weight without the names of its wrappers."""
     return ".".join(part for part in path.split(".") if part not in (*_WRAPPERS, "base_layer"))
 
 

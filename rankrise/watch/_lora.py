@@ -127,9 +127,7 @@ def read_adapter(folder: str | Path) -> StoredAdapter:
 def adapter_of(model: nn.Module, modules: Sequence[nn.Module]) -> dict[str, Any]:
     """`base` and `adapter_rank` of a model that PEFT wraps, as far as they are known; {} for other models.
 
-    The change of a matrix in `modules`, the tracked ones, has at most that rank, or `change_rank` if the
-    adapter was trained before: then B A - B0 A0 has twice the rank. Both are left out if more than the
-    factors of plain LoRA is trained.
+    The rank is left out if more than the factors of plain LoRA is trained in the tracked `modules`.
     """
     adapted: Any = next((module for module in model.modules() if hasattr(module, "peft_config")), None)
     if adapted is None:
@@ -139,15 +137,8 @@ def adapter_of(model: nn.Module, modules: Sequence[nn.Module]) -> dict[str, Any]
     base = next((config.base_model_name_or_path for config in configs), None)
     base = base or getattr(getattr(adapted, "config", None), "_name_or_path", "")
     found: dict[str, Any] = {"base": str(base)} if base else {}
-    trained = {
-        name: weight
-        for module in modules
-        for name, weight in module.named_parameters()
-        if weight.requires_grad and weight.ndim > 1
-    }
+    weights = (named for module in modules for named in module.named_parameters())
     plain = all(hasattr(one, "lora_alpha") and not getattr(one, "use_dora", False) for one in configs)
-    if plain and all("lora_" in name for name in trained):
-        rank = sum(max(one.r, *(one.rank_pattern or {"": 0}).values()) for one in configs)
-        begun = any("lora_B" in name and weight.detach().any() for name, weight in trained.items())
-        found |= {"adapter_rank": rank} | ({"change_rank": 2 * rank} if begun else {})
+    if plain and all("lora_" in name for name, one in weights if one.requires_grad and one.ndim > 1):
+        found["adapter_rank"] = sum(max(one.r, *(one.rank_pattern or {"": 0}).values()) for one in configs)
     return found

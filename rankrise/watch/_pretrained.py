@@ -3,7 +3,6 @@
 import copy
 import importlib
 import re
-import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,16 +15,16 @@ import torch
 from torch import Tensor, nn
 
 from rankrise.foundations.errors import RankriseError, first_line
-from rankrise.foundations.files import read_json, write_json
+from rankrise.foundations.files import read_json
 from rankrise.foundations.optional import require
 from rankrise.record.folder import CONFIG, advice_below, by_numbers
 from rankrise.watch._checkpoint import Checkpoint
 from rankrise.watch._lora import StoredAdapter
 
+# Code beside the checkpoint, attention kernels that transformers would fetch, timm's download addresses
 _DROPPED = re.compile(r"auto_map|pretrained_cfg|_?(attn|experts)_implementation(_internal)?")
-"""Code beside the checkpoint, attention kernels that transformers would fetch, timm's download addresses."""
+# Other models and files, which libraries would load
 _REFUSED = ("backbone", "pretrained", "pretrained_cfg_overlay", "checkpoint_path", "transformers_weights")
-"""Other models and files, which libraries would load."""
 Target = tuple[str, str | None]
 """A name in the model, and the pattern of the converter that makes its tensor; None if it needs none."""
 
@@ -36,16 +35,12 @@ class Opened:
 
     model: nn.Module
     target_of: Callable[[str], Target] = lambda name: (name, None)
-    converters: Mapping[str, Any] = field(default_factory=dict)
-    """By pattern, transformers' converters from stored tensors to the model's."""
+    converters: Mapping[str, Any] = field(default_factory=dict)  # of transformers, by pattern
     checkpoint: Checkpoint = field(default_factory=lambda: Checkpoint(Path(), {}))
-    name: str = ""
-    """The checkpoint's name in errors."""
-    adapter: StoredAdapter | None = None
-    """Applied to what `loaded` loads."""
+    name: str = ""  # of the checkpoint, in errors
+    adapter: StoredAdapter | None = None  # applied to what `loaded` loads
 
     def bind(self, checkpoint: Checkpoint, name: str = "") -> "Opened":
-        """The same model with another checkpoint."""
         return replace(self, checkpoint=checkpoint, name=name)
 
     @cached_property
@@ -91,28 +86,30 @@ class Opened:
     def loaded(self, module: nn.Module, name: str) -> Iterator[None]:
         """Give the module of that name its weights while the context lasts."""
         tensors, empty = self.read(name), dict(module.named_parameters())
+        filled: dict[str, nn.Parameter] = {}
+        for path, parameter in empty.items():
+            whole = f"{name}.{path}".lstrip(".")
+            tensor = tensors.pop(whole, None)
+            if tensor is None:
+                raise RankriseError(f"{self.name!r} has no tensor for {whole}: restore or dequantise it.")
+            if tensor.is_floating_point() and tensor.shape != parameter.shape:
+                raise RankriseError(
+                    f"{whole} has shape {tuple(tensor.shape)} in {self.name!r}, and its config makes it "
+                    f"{tuple(parameter.shape)}: restore both."
+                )
+            tensor = tensor if self.adapter is None else self.adapter.of(whole, tensor)
+            filled[path] = nn.Parameter(tensor, requires_grad=False)
         try:
-            for path, parameter in empty.items():
-                whole = f"{name}.{path}".lstrip(".")
-                tensor = tensors.pop(whole, None)
-                if tensor is None:
-                    raise RankriseError(f"{self.name!r} has no tensor for {whole}: restore or dequantise it.")
-                if tensor.is_floating_point() and tensor.shape != parameter.shape:
-                    raise RankriseError(
-                        f"{whole} has shape {tuple(tensor.shape)} in {self.name!r}, and its config makes it "
-                        f"{tuple(parameter.shape)}: restore both."
-                    )
-                tensor = tensor if self.adapter is None else self.adapter.of(whole, tensor)
-                _replace(module, path, nn.Parameter(tensor, requires_grad=False))
+            _place(module, filled)
             yield
         finally:
-            for path, parameter in empty.items():
-                _replace(module, path, parameter)
+            _place(module, empty)
 
 
-def _replace(module: nn.Module, path: str, parameter: nn.Parameter) -> None:
-    owner, _, leaf = path.rpartition(".")
-    module.get_submodule(owner)._parameters[leaf] = parameter
+def _place(module: nn.Module, parameters: Mapping[str, nn.Parameter]) -> None:
+    for path, parameter in parameters.items():
+        owner, _, leaf = path.rpartition(".")
+        module.get_submodule(owner)._parameters[leaf] = parameter
 
 
 def open_weights(source: str | Path, architecture: Path | None = None) -> Opened:
@@ -143,7 +140,7 @@ def architecture_of(path: Path) -> Opened:
 
 
 def _without_other_places(value: Any, path: Path) -> Any:
-    """A part of a config.json without what it names outside the checkpoint."""
+    """A part of a config.json without code and kernels; other models and files in it are refused."""
     if isinstance(value, list):
         return [_without_other_places(item, path) for item in value]
     if not isinstance(value, dict):
@@ -171,11 +168,7 @@ def offline() -> Iterator[None]:
 
 
 def _transformers(transformers: Any, described: dict[str, Any]) -> Opened:
-    with tempfile.TemporaryDirectory() as folder:  # only the checked config is in it
-        write_json(Path(folder) / CONFIG, described)
-        config = transformers.AutoConfig.from_pretrained(
-            folder, trust_remote_code=False, local_files_only=True
-        )
+    config = transformers.CONFIG_MAPPING[described["model_type"]].from_dict(described)
     named: Any = getattr(transformers, str((config.architectures or ["AutoModel"])[0]), None)
     is_model = isinstance(named, type) and issubclass(named, transformers.PreTrainedModel)
     model: Any = named(config) if is_model else transformers.AutoModel.from_config(config)

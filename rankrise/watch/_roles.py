@@ -13,11 +13,7 @@ from rankrise.watch._linear import Projection, Unreadable, is_linear
 
 
 def _named(core: str, *others: str) -> re.Pattern[str]:
-    """A pattern for the names of one role.
-
-    >>> [bool(_named("q|query").fullmatch(name)) for name in ("q_proj", "to_q", "Wq", "query", "mlp")]
-    [True, True, True, True, False]
-    """
+    """A pattern for the names of one role, such as q_proj, to_q, Wq and query."""
     before = "(to_|w_?|lin_|linear_|project_|c_)?"
     after = "(_proj|_projection|_lin|_linear|_layer|_net|_attn)?"
     return re.compile("|".join([f"{before}({core}){after}", *others]), re.IGNORECASE)
@@ -88,9 +84,7 @@ def heads_of(module: Any, output: Projection) -> int:
     width, size = output.weight.shape[1], number(module, SIZES)
     heads = configured(module, HEADS) or (width // size if size else 0)
     if heads < 1 or width % heads:
-        raise Unreadable(
-            f"it says it has {heads} heads ({', '.join(HEADS)}), and its output projection takes {width}"
-        )
+        raise Unreadable(f"it says it has {heads} heads (num_heads, ...), and its output takes {width}")
     return heads
 
 
@@ -121,12 +115,7 @@ def scale_of(module: Any) -> float | None:
 
 
 def refuse(module: nn.Module) -> None:
-    """Raise the reason if heads of this kind of module have no W_Q, W_K, W_V and W_O.
-
-    >>> refuse(nn.ModuleDict({"sampling_offsets": nn.Linear(2, 2)}))
-    Traceback (most recent call last):
-    rankrise.watch._linear.Unreadable: it is deformable attention: ...
-    """
+    """Raise the reason if heads of this kind of module have no W_Q, W_K, W_V and W_O."""
     for names, reasons in (([type(module).__name__], _REFUSED_CLASSES), (module._modules, _REFUSED_PARTS)):
         for pattern, reason in reasons.items():
             if any(re.fullmatch(pattern, name) for name in names):

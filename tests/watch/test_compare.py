@@ -199,7 +199,6 @@ def test_a_record_stands_for_the_initial_weights(places: Path) -> None:
     same(watch.compare(part, tuned).rows, [row for row in whole if ".1." in row.layer and row.head == 1])
     wanted = watch.overlap(base, tuned, places / "tuned-2").rows
     same(watch.overlap(run, tuned, places / "tuned-2").rows, wanted)
-    same(watch.overlap(base, tuned, places / "tuned-2", second_before=run).rows, wanted)
 
 
 def test_a_run_whose_network_transformers_knows_as_a_part(tmp_path: Path) -> None:
