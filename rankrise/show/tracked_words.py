@@ -18,11 +18,6 @@ def rank_kinds(run: TrackedRun, which: str) -> dict[str, np.ndarray]:
     return {kind: curve for kind, curve in kinds.items() if kind == STABLE or np.isfinite(curve).any()}
 
 
-def head_count(run: TrackedRun) -> int:
-    """How many heads were tracked, in all layers."""
-    return sum(len(layer["tracked_heads"]) for layer in run.layers)
-
-
 def short_names(names: Sequence[str]) -> list[str]:
     """Layer names without what all begin with (but for its last part) and end with.
 

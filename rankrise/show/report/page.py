@@ -5,12 +5,12 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from pathlib import Path
 from string import Template
-from typing import Any
+from types import ModuleType
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import rankrise
@@ -19,22 +19,20 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import finite, write_text
 from rankrise.foundations.settings import in_words
 from rankrise.runs import Run, ToyRun, TrackedRun, by_kind
+from rankrise.show.report import toy, tracked
 from rankrise.show.report.claims import claims_section, tally
-from rankrise.show.report.kind import Kind, paragraph
-from rankrise.show.report.toy import TOY
-from rankrise.show.report.tracked import TRACKED
+from rankrise.show.report.html import paragraph
 
-KINDS: dict[type, Kind] = {ToyRun: TOY, TrackedRun: TRACKED}
+KINDS: dict[type, ModuleType] = {ToyRun: toy, TrackedRun: tracked}
+"""What each kind of run brings to its page: sentences, sections, data, and SCRIPTS in the folder NAME."""
 SCRIPTS = ("dom.js", "data.js", "controls.js", "plot.js")
 """The scripts of every page, each after those that it needs."""
 
 
-@dataclass(frozen=True)
-class Page:
-    """A page: its file, the kind of its runs, and these."""
+class Page(NamedTuple):
+    """A page: its file, and its runs, which are of one kind."""
 
     path: Path
-    kind: Kind
     runs: Sequence[Run]
 
 
@@ -50,39 +48,39 @@ def write_pages(opened: Sequence[Run], path: str | Path, judge: bool = False) ->
         raise RankriseError(f"{path} is not the name of a page: pass a file that ends in .html.")
     pages: list[Page] = []
     for runs in by_kind(opened):
-        kind = KINDS[type(runs[0])]
-        pages.append(Page(path.with_stem(f"{path.stem}-{kind.name}") if pages else path, kind, runs))
+        name = KINDS[type(runs[0])].NAME
+        pages.append(Page(path.with_stem(f"{path.stem}-{name}") if pages else path, runs))
     for page in pages:
-        write_text(page.path, render(page, judge, [other for other in pages if other is not page]))
+        write_text(page.path, _html(page.runs, judge, [other for other in pages if other is not page]))
     return pages
 
 
-def render(page: Page, judge: bool = False, beside: Sequence[Page] = ()) -> str:
-    """The page as HTML; it links to the pages `beside` it."""
-    kind, runs = page.kind, page.runs
+def _html(runs: Sequence[Run], judge: bool, beside: Sequence[Page]) -> str:
+    """The page of runs of one kind; it links to the pages `beside` it."""
+    kind = KINDS[type(runs[0])]
     claims = check_claims([run for run in runs if has_claims(run)], everything=judge)
     story = [paragraph(answer, "answer") for answer in kind.answers(runs)]
     if claims:
         link = '<a href="#claims">All claims, with reasons and numbers</a>'
         story.append(paragraph(f"{escape(tally(claims))} {link}", "tally"))
-    story += [paragraph(kind.finding), *kind.chapters(runs)]
-    sections = kind.sections | {"claims": "Claims", "settings": "Settings", "cite": "Cite"}
+    story += [paragraph(kind.FINDING), *kind.chapters(runs)]
+    sections = kind.SECTIONS | {"claims": "Claims", "settings": "Settings", "cite": "Cite"}
     links = [(f"#{name}", title) for name, title in sections.items()]
-    links += [(quote(other.path.name), f"{other.kind.link} →") for other in beside]
+    links += [(quote(path.name), f"{KINDS[type(others[0])].LINK} →") for path, others in beside]
     # The modules as one script, since a page on disk may not import files: each import stands on one line,
     # and no two modules use one name.
-    modules = "\n".join(map(_web, [*SCRIPTS, *(f"{kind.name}/{name}" for name in kind.scripts)]))
+    modules = "\n".join(map(_web, [*SCRIPTS, *(f"{kind.NAME}/{name}" for name in kind.SCRIPTS)]))
     script = "\n" + re.sub(r"^import .*\n|^export ", "", modules, flags=re.MULTILINE)
     subjects = escape(", ".join(kind.subjects(runs)))
     return Template(_web("page.html")).substitute(
-        heading=escape(kind.heading),
+        heading=escape(kind.HEADING),
         subjects=subjects,
         style=_web("style.css"),
         nav="\n    ".join(f'<a href="{where}">{escape(title)}</a>' for where, title in links),
-        first_section=next(iter(kind.sections)),
+        first_section=next(iter(kind.SECTIONS)),
         story="\n".join(story),
         claims=claims_section(claims),
-        sections=_web(f"{kind.name}/sections.html"),
+        sections=_web(f"{kind.NAME}/sections.html"),
         settings="".join(_settings(run, kind.settings(run), opened=len(runs) == 1) for run in runs),
         version=escape(rankrise.__version__),
         payload=embedded(kind.payload(runs)),

@@ -13,14 +13,31 @@ from rankrise.runs import Descent, PerturbedCurve, ToyRun
 from rankrise.runs.toy.pieces import Piece
 from rankrise.runs.toy.run import ACTIVE, fine_times
 from rankrise.show.report.arrays import curve
-from rankrise.show.report.kind import Kind, many, paragraph
+from rankrise.show.report.html import many, paragraph
 
-STAGE_FACTS = ("time", "coordinate", "sign", "loss", "runner_up")
-
+NAME, LINK, HEADING = "toy", "The toy", "Stages of learning"
+SCRIPTS = ("run.js", "stages.js", "experiments.js", "main.js")
+SECTIONS = {
+    "stages": "Stages",
+    "convergence": "Smaller α",
+    "descent": "Descent",
+    "full": "Full weights",
+    "perturbations": "Perturbations",
+}
 FINDING = """Trained from a small initialisation, the weights of a transformer do not grow all at once.
 Boix-Adserà, Littwin, Abbe, Bengio and Susskind (NeurIPS 2023) proved it for attention with diagonal weights:
 training rests on a plateau, learns one more coordinate, rests again, so that the rank of what is learned
 rises by at most one at a time. Their Algorithm 1 says which coordinate comes next, and when."""
+
+
+def subjects(runs: Sequence[ToyRun]) -> list[str]:
+    """What the page is about."""
+    return [f"toy run {run.name}" for run in runs]
+
+
+def settings(run: ToyRun) -> dict[str, Any]:
+    """The settings of a run, by name."""
+    return run.settings.to_dict()
 
 
 def answers(runs: Sequence[ToyRun]) -> list[str]:
@@ -59,6 +76,11 @@ def chapters(runs: Sequence[ToyRun]) -> list[str]:
     return paragraphs
 
 
+def payload(runs: Sequence[ToyRun]) -> dict[str, Any]:
+    """The data behind the plots."""
+    return {"runs": [gather(run) for run in runs]}
+
+
 def gather(run: ToyRun) -> dict[str, Any]:
     """The data behind a run's plots; pieces that are not finished are absent."""
     seeds = [seed for seed in run.settings.seeds if run.has(Piece("stages", seed))]
@@ -68,19 +90,17 @@ def gather(run: ToyRun) -> dict[str, Any]:
 def _seed(run: ToyRun, seed: int) -> dict[str, Any]:
     settings, stages, places = run.settings, run.stages(seed), run.places(seed)
     flows = {alpha: run.flow(seed, alpha) for alpha in settings.alphas if run.has(Piece("flow", seed, alpha))}
-    noise = {"strict-minima": settings.strict_minima_std, "noise-robustness": settings.noise_robustness_std}
     last = 1.02 * (stages[-1].time if len(stages) else 1.0)
-    single = settings.layers == settings.heads == 1
     short = [f"L{place.layer + 1}H{place.head + 1} {place.kind} {place.entry}" for place in places]
     return {
         "labels": run.labels(seed),
-        "short": run.labels(seed) if single else short,
+        "short": run.labels(seed) if settings.layers == settings.heads == 1 else short,
         "kinds": [place.kind for place in places],
         "initial_loss": stages.initial_loss,
         "message": stages.message,
         "until": max((float(flow.times[-1]) for flow in flows.values()), default=last),
         "stages": [
-            {name: getattr(stage, name) for name in STAGE_FACTS}
+            {name: getattr(stage, name) for name in ("time", "coordinate", "sign", "loss", "runner_up")}
             | {"point": [[index, float(stage.point[index])] for index in stage.support]}
             for stage in stages
         ],
@@ -93,7 +113,10 @@ def _seed(run: ToyRun, seed: int) -> dict[str, Any]:
         ],
         "perturbations": {
             kind: {"std": std, "experiments": list(map(_perturbation, run.perturbations(seed, kind)))}
-            for kind, std in noise.items()
+            for kind, std in (
+                ("strict-minima", settings.strict_minima_std),
+                ("noise-robustness", settings.noise_robustness_std),
+            )
             if run.has(Piece(kind, seed))
         },
         "full": _full(run, seed) if run.has(Piece("full", seed)) else None,
@@ -124,8 +147,12 @@ def _path(
 ) -> dict[str, Any]:
     """A flow or descent; `switches` are the times at which a coordinate becomes active, inactive, ..."""
     loss = curve(times, losses, logarithmic=True)
-    about = {"log10_alpha": log10_of(alpha), "switches": switches}
-    return about | {"loss": loss, "curves": _columns(times, values)}
+    return {
+        "log10_alpha": log10_of(alpha),
+        "switches": switches,
+        "loss": loss,
+        "curves": _columns(times, values),
+    }
 
 
 def _columns(times: np.ndarray, values: np.ndarray) -> list[dict[str, Any]]:
@@ -155,24 +182,3 @@ def _perturbation(one: PerturbedCurve) -> dict[str, Any]:
     """How far a perturbed path is from the original."""
     distance = (one.perturbed - one.original).abs().amax(1).numpy()
     return {"start": one.start, "distance": curve(one.times.numpy(), distance, logarithmic=True)}
-
-
-TOY = Kind(
-    name="toy",
-    link="The toy",
-    heading="Stages of learning",
-    finding=FINDING,
-    sections={
-        "stages": "Stages",
-        "convergence": "Smaller α",
-        "descent": "Descent",
-        "full": "Full weights",
-        "perturbations": "Perturbations",
-    },
-    scripts=("run.js", "stages.js", "experiments.js", "main.js"),
-    subjects=lambda runs: [f"toy run {run.name}" for run in runs],
-    answers=answers,
-    chapters=chapters,
-    settings=lambda run: run.settings.to_dict(),
-    payload=lambda runs: {"runs": [gather(run) for run in runs]},
-)

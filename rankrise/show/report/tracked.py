@@ -9,22 +9,27 @@ import numpy as np
 
 from rankrise.runs import Study, TrackedRun, found_stages, studies
 from rankrise.show.report.arrays import packed
-from rankrise.show.report.kind import Kind, many, paragraph
+from rankrise.show.report.html import many, paragraph
 from rankrise.show.terminal import PROCESS_ENDED
-from rankrise.show.tracked_words import head_count, layer_titles, length, rank_kinds
+from rankrise.show.tracked_words import layer_titles, length, rank_kinds
+
+NAME, LINK, HEADING = "tracked", "Transformers", "Rank of what was learned"
+SCRIPTS = ("run.js", "ranks.js", "spectra.js", "training.js", "several.js", "main.js")
+SECTIONS = {
+    "ranks": "Rank",
+    "heads": "Heads",
+    "spectra": "Spectra",
+    "training": "Training",
+    "found": "Stages",
+    "runs": "Runs",
+}
 
 # Numbers of all runs together. One takes 5.3 bytes of the page, which is to stay below 5 MB.
-RANK_NUMBERS = 300_000
-SPECTRUM_NUMBERS = 300_000
-LEADING_NUMBERS = 150_000
-
-MOST_MOMENTS, FEWEST_MOMENTS = 400, 40
-"""Below the fewest, leading values of heads become means over each layer."""
-MOST_SPECTRA, MOST_VALUES, METRIC_POINTS = 12, 64, 600
+RANK_NUMBERS, SPECTRUM_NUMBERS, LEADING_NUMBERS = 300_000, 300_000, 150_000
+MOST_MOMENTS, MOST_SPECTRA, MOST_VALUES, METRIC_POINTS = 400, 12, 128, 600
 METRICS = ("loss", "validation_loss", "accuracy", "perplexity", "learning_rate")
 FURTHER = ("perplexity/", "word_perplexity/")
 """Metrics of further texts: these words, then the name of the text."""
-NOTHING: dict[str, Any] = {"steps": []}
 
 FINDING = """Take what training has changed in an attention head’s products
 <var>W<sub>K</sub>W<sub>Q</sub></var><sup>⊤</sup> and <var>W<sub>V</sub>W<sub>O</sub></var><sup>⊤</sup> since
@@ -34,7 +39,14 @@ rises gradually as training goes on. The <em>stable rank</em>,
 higher the more directions are about as large as the largest."""
 
 
-# The story.
+def subjects(runs: Sequence[TrackedRun]) -> list[str]:
+    """What the page is about."""
+    return [study.title for study in studies(runs, of_heads=False)]
+
+
+def settings(run: TrackedRun) -> dict[str, Any]:
+    """The settings of a run, by name."""
+    return {"model": run.info["model"], "products": run.products, **run.recipe}
 
 
 def answers(runs: Sequence[TrackedRun]) -> list[str]:
@@ -108,24 +120,20 @@ def _course(run: TrackedRun, product: str) -> str:
     )
 
 
-# The data.
-
-
-def gather_all(runs: Sequence[TrackedRun]) -> dict[str, Any]:
-    """The data of all runs, and which of them is shown first."""
+def payload(runs: Sequence[TrackedRun]) -> dict[str, Any]:
+    """The data behind the plots, and which run is shown first."""
     members = [(study, one) for study in studies(runs, of_heads=False) for one in study.members]
     first = next(place for place, (study, one) in enumerate(members) if one is study.main[0])
     return {"runs": [gather(study, one, share=1 / len(members)) for study, one in members], "first": first}
 
 
-def gather(study: Study, run: TrackedRun, share: float = 1.0) -> dict[str, Any]:
+def gather(study: Study, run: TrackedRun, share: float) -> dict[str, Any]:
     """The data of a run: every head, at as many moments as its share of the page has room for."""
-    heads = head_count(run) * max(1, len(run.products))
+    heads = sum(len(layer["tracked_heads"]) for layer in run.layers) * max(1, len(run.products))
     products = {name: rank_kinds(run, name) for name in run.products}
     matrices = {name: rank_kinds(run, name) for name in run.matrices}
     kinds = list(dict.fromkeys(kind for one in (products or matrices).values() for kind in one))
-    room = share * RANK_NUMBERS / max(1, len(kinds) * (heads + len(matrices)))
-    moments = _spread(len(run.finite_steps), min(MOST_MOMENTS, max(8, int(room))))
+    moments = _spread(run, share * RANK_NUMBERS / max(1, len(kinds) * (heads + len(matrices))))
     titled = zip(run.layers, layer_titles(run), strict=True)
     return {
         "name": run.name,
@@ -138,7 +146,7 @@ def gather(study: Study, run: TrackedRun, share: float = 1.0) -> dict[str, Any]:
         "epoch_steps": run.epoch_steps if run.clock == "epoch" else None,
         "products": run.products,
         "layers": [
-            {"name": layer["name"], "title": title, "heads": layer["tracked_heads"], "size": layer["d_head"]}
+            {"name": layer["name"], "title": title, "heads": layer["tracked_heads"]}
             for layer, title in titled
         ],
         "steps": run.finite_steps[moments].tolist(),
@@ -152,70 +160,61 @@ def gather(study: Study, run: TrackedRun, share: float = 1.0) -> dict[str, Any]:
             {"name": name, "kinds": {kind: packed(one[run.finite][moments]) for kind, one in curves.items()}}
             for name, curves in matrices.items()
         ],
-        "spectra": _spectra(run, int(share * SPECTRUM_NUMBERS / heads)) if heads else NOTHING,
-        "leading": _leading(run, int(share * LEADING_NUMBERS / heads)) if heads else NOTHING,
+        "spectra": _spectra(run, int(share * SPECTRUM_NUMBERS / max(1, heads))),
+        "leading": _leading(run, share * LEADING_NUMBERS / max(1, heads)),
         "training": _training(run),
         "stages": [asdict(stage) | {"curves": list(stage.curves)} for stage in found_stages(run)],
         "about_stages": stage_sentence(run),
     }
 
 
-def _spread(count: int, most: int) -> np.ndarray:
-    """Up to `most` of `count` places, the first and the last among them."""
-    return np.unique(np.linspace(0, max(0, count - 1), min(most, count)).round().astype(int))
+def _spread(run: TrackedRun, room: float) -> np.ndarray:
+    """The places of about `room` of the finite steps, the first and the last among them."""
+    count = len(run.finite_steps)
+    most = min(MOST_MOMENTS, max(8, int(room)), count)
+    return np.unique(np.linspace(0, max(0, count - 1), most).round().astype(int))
 
 
-def _by_layer(run: TrackedRun, values: np.ndarray, merged: bool = False) -> list[dict[str, Any]]:
-    """Values (moments, layers, heads, ...) as an array (heads, ..., moments) for each layer; if `merged`, of
-    the mean over heads."""
-    layers = [values[:, number, : len(layer["tracked_heads"])] for number, layer in enumerate(run.layers)]
-    layers = [layer.mean(axis=1, keepdims=True) for layer in layers] if merged else layers
+def _by_layer(run: TrackedRun, values: np.ndarray) -> list[dict[str, Any]]:
+    """Values (moments, layers, heads, ...) as an array (heads, ..., moments) for each layer."""
+    layers = (values[:, number, : len(layer["tracked_heads"])] for number, layer in enumerate(run.layers))
     return [packed(np.moveaxis(layer, 0, -1)) for layer in layers]
 
 
-def _spectra(run: TrackedRun, numbers: int) -> dict[str, Any]:
-    """Spectra by layer at some steps, about evenly on a logarithmic clock, `numbers` for each head.
+def _spectra(run: TrackedRun, room: int) -> dict[str, Any]:
+    """Spectra by layer at some steps, about evenly on a logarithmic clock, with `room` numbers for each head.
 
-    The leading values are the densest. Without room for heads, each layer has the mean over them.
+    The leading values are the densest.
     """
     steps = run.finite_spectra_steps
-    if not len(steps):
-        return NOTHING
+    if not run.layers or not len(steps):
+        return {"steps": []}
     count = max(min(layer["d_model"], 2 * layer["d_head"]) for layer in run.layers)
-    values = np.unique(np.geomspace(1, count, 2 * MOST_VALUES).round().astype(int)) - 1
-    merged = numbers < 3 * len(values)
-    most = MOST_SPECTRA if merged else min(MOST_SPECTRA, numbers // len(values) - 1)
-    wanted = np.geomspace(steps[0], steps[-1], most)
+    most_values = min(MOST_VALUES, max(8, room // 4))  # of the initial product and three changes at least
+    values = np.unique(np.geomspace(1, count, most_values).round().astype(int)) - 1
+    most_steps = min(MOST_SPECTRA, max(3, room // len(values) - 1))
+    wanted = np.geomspace(steps[0], steps[-1], most_steps)
     steps = np.unique(steps[[np.abs(np.log(steps / aim)).argmin() for aim in wanted]])
 
     def carried(name: str, step: int | None) -> list[dict[str, Any]]:
         layers = [np.asarray(spectrum, dtype=float) for spectrum in run.spectrum(name, step)]
-        layers = [one.mean(axis=0, keepdims=True) for one in layers] if merged else layers
         return [packed(one[:, values[values < one.shape[1]]]) for one in layers]
 
     return {
         "steps": steps.tolist(),
         "indices": (values + 1).tolist(),
-        "merged": merged,
         "initial": {name: carried(name, None) for name in run.products},
         "change": {name: [carried(name, int(step)) for step in steps] for name in run.products},
     }
 
 
-def _leading(run: TrackedRun, numbers: int) -> dict[str, Any]:
-    """Leading singular values by layer at some steps, `numbers` for each head.
-
-    Without room for heads, each layer has the mean over them.
-    """
+def _leading(run: TrackedRun, room: float) -> dict[str, Any]:
+    """Leading singular values by layer at some steps, with `room` numbers for each head."""
     values = {name: run.top(name)[run.finite] for name in run.products}
-    count = max((one.shape[-1] for one in values.values()), default=1)
-    merged = numbers < FEWEST_MOMENTS * count
-    numbers *= max(len(layer["tracked_heads"]) for layer in run.layers) if merged else 1
-    moments = _spread(len(run.finite_steps), min(MOST_MOMENTS, max(8, numbers // count)))
+    moments = _spread(run, room / max((one.shape[-1] for one in values.values()), default=1))
     return {
         "steps": run.finite_steps[moments].tolist(),
-        "merged": merged,
-        "values": {name: _by_layer(run, one[moments], merged) for name, one in values.items()},
+        "values": {name: _by_layer(run, one[moments]) for name, one in values.items()},
     }
 
 
@@ -236,25 +235,3 @@ def _training(run: TrackedRun) -> dict[str, Any]:
                 "last": float(values[-1]),
             }
     return found
-
-
-TRACKED = Kind(
-    name="tracked",
-    link="Transformers",
-    heading="Rank of what was learned",
-    finding=FINDING,
-    sections={
-        "ranks": "Rank",
-        "heads": "Heads",
-        "spectra": "Spectra",
-        "training": "Training",
-        "found": "Stages",
-        "runs": "Runs",
-    },
-    scripts=("run.js", "ranks.js", "spectra.js", "training.js", "several.js", "main.js"),
-    subjects=lambda runs: [study.title for study in studies(runs, of_heads=False)],
-    answers=answers,
-    chapters=chapters,
-    settings=lambda run: {"model": run.info["model"], "products": run.products, **run.recipe},
-    payload=gather_all,
-)

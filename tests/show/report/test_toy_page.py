@@ -70,11 +70,6 @@ def test_the_panel_follows_the_slider_and_plots_can_be_read(
             shown, theory = map(plain, rows[labels[coordinate]])
             assert shown == pytest.approx(float(values[coordinate]), abs=2e-3)
             assert theory == pytest.approx(float(plateau.point[coordinate]) if plateau else 0, abs=5.1e-4)
-    times = [stage.time for stage in stages]
-    slide(page, "#time", times[0])
-    for button, middle in (("#after", (times[0] + times[1]) / 2), ("#before", times[0] / 2)):
-        page.locator(button).click()
-        assert float(page.input_value("#time")) == pytest.approx(middle, abs=run.settings.until / 500)
     last = stages[len(stages) - 1]
     coordinate = max(last.support, key=lambda index: abs(float(last.point[index])))
     plot = page.locator(f"svg[aria-label='Entries of {run.places(0)[coordinate].kind}, report-run']")

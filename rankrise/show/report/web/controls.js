@@ -42,10 +42,6 @@ export class Zoom {
   }
 }
 
-export function button(id, label, sign, onclick) {
-  return h("button", { type: "button", id, "aria-label": label, title: label, onclick }, sign);
-}
-
 export function checkbox(name, label) {
   const onchange = (event) => choose({ [name]: event.target.checked });
   return h("label", {}, h("input", { type: "checkbox", id: name, checked: state[name], onchange }), " ", label);
@@ -53,21 +49,19 @@ export function checkbox(name, label) {
 
 /** A list to choose `state[name]` from: `options()` gives [value, text], anew when one of the choices `on` changes. */
 export function select(name, words, options, more = {}) {
-  const { on = [], id = name, read = () => state[name], pick = (value) => choose({ [name]: value }) } = more;
-  const list = h("select", { id, onchange: () => pick(options()[list.selectedIndex][0]) });
+  const { on = [], read = () => state[name], pick = (value) => choose({ [name]: value }) } = more;
+  const list = h("select", { id: name, onchange: () => pick(options()[list.selectedIndex][0]) });
   watch(on, () => list.replaceChildren(...options().map(([value, text]) => h("option", { value }, text))));
   watch([name, ...on], () => (list.selectedIndex = options().findIndex(([value]) => value === read())));
   return h("label", {}, words, list);
 }
 
-/** Zoom in and out around `now()`, called `moment`, and back to all of `whole`. */
-export function zoomButtons(zoom, whole, moment, now) {
-  const reset = button("zoom-reset", `Show all of ${whole}`, "Show all", () => zoom.set(null));
-  zoom.followers.push(() => (reset.disabled = !zoom.range));
-  reset.disabled = true;
-  const zoomIn = button("zoom-in", `Zoom in around the chosen ${moment}`, "+", () => zoom.by(2, now()));
-  const zoomOut = button("zoom-out", "Zoom out", "−", () => zoom.by(0.5, now()));
-  return h("span", { class: "zooms", role: "group", "aria-label": "Zoom" }, zoomIn, zoomOut, reset);
+/** The button that ends a zoom. */
+export function showAll(zoom) {
+  const attributes = { type: "button", id: "zoom-reset", disabled: true, onclick: () => zoom.set(null) };
+  const button = h("button", attributes, "Show all");
+  zoom.followers.push(() => (button.disabled = !zoom.range));
+  return button;
 }
 
 /**
@@ -85,21 +79,20 @@ export function slider(id, label, seconds, on, read, pick) {
     shown.replaceChildren(text);
   });
 
-  let before = null;
   let share = 0;
+  let before = 0;
   const tick = (stamp) => {
     if (!state.playing) return;
-    share += (stamp - (before ?? stamp)) / 1000 / seconds;
+    share = Math.min(1, share + Math.max(0, stamp - before) / 1000 / seconds);
     before = stamp;
-    choose({ ...pick(Math.min(share, 1) * read().max), playing: share < 1 });
+    choose({ ...pick(share * read().max), playing: share < 1 });
     requestAnimationFrame(tick);
   };
   const onclick = () => {
-    const playing = !state.playing;
-    const now = read().value / Math.max(read().max, read().step);
-    before = null;
-    share = playing && now >= 1 ? 0 : now;
-    choose({ ...pick(share * read().max), playing });
+    const { value, max, step } = read();
+    share = (value / Math.max(max, step)) % 1; // at the end, from the start again
+    before = performance.now();
+    choose({ playing: !state.playing });
     requestAnimationFrame(tick);
   };
   const play = h("button", { type: "button", id: "play", onclick });
@@ -108,20 +101,4 @@ export function slider(id, label, seconds, on, read, pick) {
     play.setAttribute("aria-pressed", state.playing);
   });
   return { input, play, shown };
-}
-
-/** The button between the light and the dark page; at first the page is as the system has it. */
-export function themeButton() {
-  const theme = document.getElementById("theme");
-  const root = document.documentElement;
-  const system = matchMedia("(prefers-color-scheme: dark)");
-  const dark = () => (root.dataset.theme ?? (system.matches ? "dark" : "light")) === "dark";
-  const name = () => theme.replaceChildren(dark() ? "Light page" : "Dark page");
-  theme.addEventListener("click", () => {
-    root.dataset.theme = dark() ? "light" : "dark";
-    name();
-  });
-  system.addEventListener("change", name);
-  theme.hidden = false;
-  name();
 }

@@ -38,7 +38,7 @@ export class Plot {
     this.cursor = null;
     this.zoom = options.zoom ?? new Zoom();
     const described = { "aria-roledescription": "plot", "aria-describedby": `${this.id}-summary` };
-    this.svg = s("svg", { role: "group", tabindex: 0, ...described });
+    this.svg = s("svg", { role: "group", tabindex: 0, ...described, ...this.handlers() });
     this.tip = h("div", { class: "tip", "aria-hidden": "true", hidden: true });
     this.reset = h("button", { type: "button", class: "reset", onclick: () => this.zoom.set(null) }, "Show all");
     this.stage = h("div", { class: "stage" }, this.svg, this.tip);
@@ -48,7 +48,6 @@ export class Plot {
     this.legend = h("div", { class: "plot-key", "aria-hidden": "true", hidden: !options.key });
     const top = h("div", { class: "plot-title" }, this.heading, this.reset);
     this.figure = h("figure", { class: "plot" }, top, this.legend, this.stage, this.summary, this.data);
-    this.listen();
     this.zoom.followers.push(() => this.draw());
     new ResizeObserver(([entry]) => {
       const width = Math.round(entry.contentRect.width);
@@ -146,7 +145,6 @@ export class Plot {
     const group = s("g", { class: "grid", "aria-hidden": "true" });
     for (const { at, text } of this.y.ticks) {
       const y = this.y.pixel(at);
-      if (y < top - 1 || y > bottom + 1) continue;
       group.append(s("line", { x1: left, x2: right, y1: y, y2: y, class: at === 0 ? "zero" : null }));
       group.append(s("text", { x: left - 6, y: y + 3.5, "text-anchor": "end" }, text));
     }
@@ -240,28 +238,26 @@ export class Plot {
     this.cursorMark.replaceChildren(s("line", { x1: x, x2: x, y1: top, y2: bottom }), triangle);
   }
 
-  listen() {
-    let start = null;
-    const place = (event) => {
-      const bounds = this.svg.getBoundingClientRect();
-      const ratio = this.width / bounds.width;
-      const x = (event.clientX - bounds.left) * ratio;
-      return [Math.min(this.box.right, Math.max(this.box.left, x)), (event.clientY - bounds.top) * ratio];
+  handlers() {
+    let start = null; // where a drag began
+    const place = ({ clientX, clientY }) => {
+      const { left, top, width } = this.svg.getBoundingClientRect();
+      const ratio = this.width / width;
+      const x = (clientX - left) * ratio;
+      return [Math.min(this.box.right, Math.max(this.box.left, x)), (clientY - top) * ratio];
     };
     const isDrag = (x) => Math.abs(x - start) >= 6;
     const stop = () => {
       start = null;
       this.brush.toggleAttribute("hidden", true);
     };
-    const zoomBy = (factor) => () => this.zoom.by(factor, this.cursor);
-    const keys = { "+": zoomBy(2), "=": zoomBy(2), "-": zoomBy(0.5), 0: () => this.zoom.set(null) };
-    const handlers = {
-      pointerdown: (event) => {
+    return {
+      onpointerdown: (event) => {
         if (event.button) return;
         start = place(event)[0];
         this.svg.setPointerCapture(event.pointerId);
       },
-      pointermove: (event) => {
+      onpointermove: (event) => {
         const [x, y] = place(event);
         if (start === null) return this.point(x, y);
         this.brush.toggleAttribute("hidden", !isDrag(x));
@@ -269,7 +265,7 @@ export class Plot {
         this.brush.setAttribute("width", Math.abs(x - start));
         this.leave();
       },
-      pointerup: (event) => {
+      onpointerup: (event) => {
         if (start === null) return;
         const [x, y] = place(event);
         const range = isDrag(x) ? [start, x].sort((a, b) => a - b).map(this.x.value) : null;
@@ -278,16 +274,16 @@ export class Plot {
         this.options.onPick?.(this.x.value(x));
         this.point(x, y);
       },
-      pointercancel: stop,
-      pointerleave: () => this.leave(),
-      keydown: (event) => {
-        const act = keys[event.key];
-        if (!act || event.ctrlKey || event.metaKey || event.altKey) return;
+      onpointercancel: stop,
+      onpointerleave: () => this.leave(),
+      onkeydown: (event) => {
+        const factor = { "+": 2, "=": 2, "-": 0.5, 0: 0 }[event.key];
+        if (factor === undefined || event.ctrlKey || event.metaKey || event.altKey) return;
         event.preventDefault();
-        act();
+        if (factor) this.zoom.by(factor, this.cursor);
+        else this.zoom.set(null);
       },
     };
-    for (const [kind, act] of Object.entries(handlers)) this.svg.addEventListener(kind, act);
   }
 
   /** Read the plot at a place: light up the nearest line, and say what it is. */

@@ -1,7 +1,7 @@
 // The other experiments: smaller initialisations, gradient descent, full weights, perturbations.
 
 import { state, watch, Zoom } from "../controls.js";
-import { highest, known, mean, spread } from "../data.js";
+import { highest, known, spread } from "../data.js";
 import { absent, fixed, h, number, percent, plural, power, productName } from "../dom.js";
 import { pair, Plot } from "../plot.js";
 import { plotOfTime, runs, sideBySide } from "./run.js";
@@ -59,22 +59,13 @@ function timeErrors(seed) {
   const flows = seed?.flows ?? [];
   if (flows.length < 2) return { lines: [], summary: "This needs Algorithm 1 and flows at two or more α." };
   const xs = flows.map((flow) => -flow.log10_alpha);
-  const errors = seed.stages.map(({ coordinate, time }) =>
-    flows.map((flow) => Math.abs(flow.activeNear(coordinate, time) - time) / time),
-  );
-  const lines = seed.stages.map(({ coordinate }, index) => {
+  const lines = seed.stages.map(({ coordinate, time }, index) => {
+    const errors = flows.map((flow) => Math.abs(flow.activeNear(coordinate, time) - time) / time);
     const name = `stage ${index + 1}, ${seed.labels[coordinate]}`;
-    return { name, shade: seed.shade(coordinate), style: "thin", ...known(xs, errors[index]) };
+    return { name, shade: seed.shade(coordinate), ...known(xs, errors) };
   });
-  const typical = known(xs, xs.map((_, at) => median(errors.map((ofStage) => ofStage[at]))));
-  lines.push({ name: "median over the stages", label: "median", style: "main", direct: true, ...typical });
-  const [from, to] = [0, -1].map((at) => `${percent(typical.ys.at(at))} at ${flows.at(at).scale}`);
-  return { lines, summary: `Each thin line is a stage. The median over the stages goes from ${from} to ${to}.` };
-}
-
-function median(values) {
-  const sorted = values.filter(Number.isFinite).sort((a, b) => a - b);
-  return mean([sorted[(sorted.length - 1) >> 1], sorted[sorted.length >> 1]]);
+  const worst = highest([0, ...lines.map(({ ys }) => ys.at(-1) ?? 0)]);
+  return { lines, summary: `Each line is a stage. At ${flows.at(-1).scale} the largest error is ${percent(worst)}.` };
 }
 
 /** Weights that are full matrices: singular values, one after another. */
@@ -102,11 +93,11 @@ function fullPlot(run, zoom, what) {
     content: () => {
       const full = run.seed?.full;
       if (!full) return null;
-      zoom.full = [full.loss[0][0], full.loss[0].at(-1)];
-      if (!ofLoss) return fullValues(full, what);
-      const line = { name: "loss", style: "main", ...known(...full.loss) };
-      const course = `From ${number(line.ys[0])} to ${number(line.ys.at(-1))}`;
-      return { lines: [line], summary: `${course}; initial weights of size ${full.scale}, step ${full.step}.` };
+      const loss = { name: "loss", style: "main", ...known(...full.loss) };
+      zoom.full = [loss.xs[0], loss.xs.at(-1)];
+      const course = `From ${number(loss.ys[0])} to ${number(loss.ys.at(-1))}`;
+      const summary = `${course}; initial weights of size ${full.scale}, step ${full.step}.`;
+      return ofLoss ? { lines: [loss], summary } : fullValues(full, what);
     },
   });
 }
@@ -114,17 +105,14 @@ function fullPlot(run, zoom, what) {
 /** Singular values are listed head after head, each head's from the largest to the smallest. */
 function fullValues({ curves, dimension, predicted }, what) {
   const lines = curves[what].map((curve, index) => {
-    const place = index % dimension;
-    const label = `σ${place + 1}`;
+    const label = `σ${(index % dimension) + 1}`;
     const head = curves[what].length > dimension ? `head ${Math.floor(index / dimension) + 1}, ` : "";
-    return { name: head + label, label, shade: spread(place, dimension), direct: true, ...known(...curve) };
+    const look = { label, shade: spread(index % dimension, dimension), direct: true };
+    return { name: head + label, ...look, ...known(...curve) };
   });
-  const ends = lines.map((line) => line.ys.at(-1));
-  const large = ends.filter((value) => value > 0.05 * ends[0]).length;
   const rules = predicted[what].map((at, index) => ({ at, label: `${index + 1}` }));
   const marked = rules.length ? " Vertical lines: when each rank is predicted." : "";
-  const above = `above 5 % of the largest, ${number(ends[0])}`;
-  return { lines, rules, summary: `At the end ${large} of ${lines.length} are ${above}.${marked}` };
+  return { lines, rules, summary: `At the end the largest is ${number(lines[0].ys.at(-1))}.${marked}` };
 }
 
 /** Strict minima and noise robustness: how far a perturbed run is from the run itself. */

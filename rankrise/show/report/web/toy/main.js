@@ -1,6 +1,6 @@
 // The page of toy runs: its controls, and everything in its place.
 
-import { button, checkbox, choose, select, slider, state, themeButton, zoomButtons } from "../controls.js";
+import { checkbox, choose, select, showAll, slider, state } from "../controls.js";
 import { highest } from "../data.js";
 import { fixed, h, scaleText } from "../dom.js";
 import { convergence, descent, fullWeights, glance, perturbations } from "./experiments.js";
@@ -10,7 +10,6 @@ import { stages, stageTable } from "./stages.js";
 const SECONDS_TO_PLAY = 24;
 
 Object.assign(state, { staircase: true, logLoss: false, playing: false });
-themeButton();
 controls();
 for (const draw of [stages, glance, stageTable, convergence, descent, fullWeights, perturbations]) draw();
 document.documentElement.dataset.ready = "yes";
@@ -43,7 +42,7 @@ function controls() {
   document.getElementById("view").append(
     checkbox("staircase", "Algorithm 1 (dashed)"),
     checkbox("logLoss", "loss on a log scale"),
-    zoomButtons(timeZoom, "rescaled time", "time", () => state.time),
+    showAll(timeZoom),
   );
 }
 
@@ -55,16 +54,5 @@ function timeChoice() {
   };
   const on = ["time", "seed"];
   const { input, play, shown } = slider("time", "Rescaled time", SECONDS_TO_PLAY, on, read, (time) => ({ time }));
-  const jump = (forward) => () => {
-    const edgesOf = ({ times, until }) => [0, ...times, until];
-    const middlesOf = (edges) => edges.slice(1).map((edge, index) => (edges[index] + edge) / 2);
-    const middles = runs.flatMap(({ seed }) => (seed ? middlesOf(edgesOf(seed)) : [])).sort((a, b) => a - b);
-    const near = 1e-9 * end;
-    const after = middles.find((time) => time > state.time + near) ?? end;
-    const before = middles.findLast((time) => time < state.time - near) ?? 0;
-    choose({ time: forward ? after : before, playing: false });
-  };
-  const back = button("before", "To the plateau before", "‹", jump(false));
-  const next = button("after", "To the next plateau", "›", jump(true));
-  return h("div", { class: "time" }, back, play, next, input, shown);
+  return h("div", { class: "time" }, play, input, shown);
 }

@@ -52,7 +52,9 @@ function entriesPlot(run, kind) {
     tip: (time, { coordinate }, y) => {
       const theory = signed(run.seed.value(coordinate, run.seed.begun(time)));
       const values = [`flow ${signed(y)}`, `Algorithm 1 ${theory}`, `rescaled time ${number(time)}`];
-      return [describe(run.seed, coordinate), ...values];
+      const stage = run.seed.order.get(coordinate);
+      const when = stage === undefined ? "not learned" : `stage ${stage + 1}`;
+      return [`${run.seed.labels[coordinate]}, ${when}`, ...values];
     },
     on: ["alpha", "seed", "staircase"],
     content: () => {
@@ -66,12 +68,6 @@ function entriesPlot(run, kind) {
       return { lines: lines.sort((a, b) => Boolean(b.quiet) - Boolean(a.quiet)), rules, summary };
     },
   });
-}
-
-/** "VO 4, stage 1", for tips. */
-function describe(seed, coordinate) {
-  const stage = seed.order.get(coordinate);
-  return `${seed.labels[coordinate]}, ${stage === undefined ? "not learned" : `stage ${stage + 1}`}`;
 }
 
 /** A coordinate by the flow, and by Algorithm 1 if that learns it. */

@@ -1,6 +1,6 @@
 // The page of tracked runs: its controls, and everything in its place.
 
-import { checkbox, choose, select, slider, state, themeButton, watch, zoomButtons } from "../controls.js";
+import { checkbox, choose, select, showAll, slider, state, watch } from "../controls.js";
 import { h } from "../dom.js";
 import { heads, ranks } from "./ranks.js";
 import { here, runs, showRun, timeZoom } from "./run.js";
@@ -12,7 +12,6 @@ const SECONDS_TO_PLAY = 15;
 
 Object.assign(state, { rank: "stable", playing: false });
 Object.assign(state, { logTime: true, logLoss: false, normalised: true, logValues: false });
-themeButton();
 controls();
 for (const draw of [ranks, heads, spectra, leading, training, stages, runList, beside]) draw();
 watch(["run", "logTime"], () => timeZoom.set(null)); // after the plots have taken up their new axes
@@ -24,6 +23,8 @@ function controls() {
     timeZoom.range = null;
     timeZoom.full = [state.logTime ? (times.find((time) => time > 0) ?? 0.1) : 0, times.at(-1) ?? 1];
   });
+  const ofRun = select("run", "Run ", () => runs.map(({ name }, index) => [index, name]), { pick: showRun });
+  ofRun.hidden = runs.length < 2;
   const rankKinds = () => Object.keys(here().kinds).map((kind) => [kind, kind]);
   const kinds = select("rank", "Rank ", rankKinds, { on: ["run"], read: () => here().kind });
   kinds.hidden = runs.every((run) => Object.keys(run.kinds).length < 2);
@@ -44,20 +45,12 @@ function controls() {
   const parts = slider("step", "Measured step", SECONDS_TO_PLAY, ["run", "place"], shownStep, pick);
   const time = h("div", { class: "time steps" }, parts.play, parts.input, parts.shown);
 
-  document.getElementById("choices").append(runChoice("run", "Run "), kinds, ofLayer, ofHead, time);
+  document.getElementById("choices").append(ofRun, kinds, ofLayer, ofHead, time);
   document.getElementById("view").append(
     checkbox("logTime", "time on a log scale"),
     checkbox("logLoss", "loss on a log scale"),
     checkbox("normalised", "spectra over their largest"),
     checkbox("logValues", "spectra on a log scale"),
-    zoomButtons(timeZoom, "training", "step", () => here().times[state.place]),
+    showAll(timeZoom),
   );
-  const above = runChoice("run-above", `The plots show one run of ${runs.length}: `);
-  document.getElementById("glance-here").append(h("div", { class: "chosen-run", hidden: above.hidden }, above));
-}
-
-function runChoice(id, words) {
-  const choice = select("run", words, () => runs.map(({ name }, index) => [index, name]), { id, pick: showRun });
-  choice.hidden = runs.length < 2;
-  return choice;
 }

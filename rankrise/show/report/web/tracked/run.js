@@ -16,7 +16,6 @@ class Run {
     this.empty = !record.steps.length;
     this.clock = record.epoch_steps ? "epoch" : "step";
     this.times = record.steps.map((step) => this.at(step));
-    this.single = record.layers.flatMap(({ heads }) => heads).length === 1;
     this.rules = record.stages.map(({ step, interval }, index) => {
       return { at: this.at(step), label: String(index + 1), interval: interval.map((end) => this.at(end)) };
     });
@@ -55,17 +54,16 @@ class Run {
     return `head ${this.layers[layer].heads[slot] + 1}`;
   }
 
-  /** Whose values a plot shows: "layer 3, head 2"; `merged` if it has means over heads alone. */
-  whose(merged) {
+  /** Whose values a plot shows: "layer 3, head 2". */
+  get whose() {
     const layer = this.layers[state.layer]?.title ?? "all layers";
-    if (this.single) return `${this.layers[0].title}, ${this.headName(0, 0)}`;
-    return `${layer}, ${merged || state.head < 0 ? "mean over heads" : this.headName(state.layer, state.head)}`;
+    return `${layer}, ${state.head < 0 ? "mean over heads" : this.headName(state.layer, state.head)}`;
   }
 
   /** What is recorded `byLayer` of the chosen head, or of all heads of the chosen layer or layers. */
-  chosen(byLayer, merged) {
+  chosen(byLayer) {
     if (state.layer < 0) return byLayer.flat();
-    return merged || state.head < 0 ? byLayer[state.layer] : [byLayer[state.layer][state.head]];
+    return state.head < 0 ? byLayer[state.layer] : [byLayer[state.layer][state.head]];
   }
 
   /** Mean and standard deviation over heads' curves, as a line with a band; heads that never change are left out. */

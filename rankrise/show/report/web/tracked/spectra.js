@@ -26,11 +26,11 @@ function plotOfSpectra(product) {
     on: ["run", "place", "normalised", "logValues", "layer", "head"],
     content: () => {
       const run = here();
-      const { steps, indices, initial, change, merged } = run.spectra;
+      const { steps, indices, initial, change } = run.spectra;
       if (!steps.length || !run.products.includes(product)) return null;
       const chosen = nearestTo(steps, run.steps[state.place] ?? 1);
       const lineOf = (byLayer) => {
-        const curves = run.chosen(byLayer, merged).map(scaled);
+        const curves = run.chosen(byLayer).map(scaled);
         const shared = indices.slice(0, lowest(curves.map((curve) => curve.length)));
         return known(shared, shared.map((_, index) => mean(curves.map((curve) => curve[index]))));
       };
@@ -44,7 +44,7 @@ function plotOfSpectra(product) {
       const atFirst = run.since === null ? "initial product" : "product at first";
       lines.push({ name: atFirst, style: "initial", ...lineOf(initial[product]) });
       const over = state.normalised ? " Each spectrum is over its largest value." : "";
-      const summary = `Of ${run.whose(merged)}: of the ${name}, ${last} values are above a tenth of the largest.${over}`;
+      const summary = `Of ${run.whose}: of the ${name}, ${last} values are above a tenth of the largest.${over}`;
       return { lines, summary, logY: state.logValues, floor: state.logValues ? undefined : 0 };
     },
   });
@@ -71,10 +71,10 @@ function leadingValues(product) {
     tip: (moment, line, y) => [line.name, number(y, 3), `${here().clock} ${number(moment, 3)}`],
     on: ["layer", "head"],
     content: (run) => {
-      const { steps, values, merged } = run.leading;
+      const { steps, values } = run.leading;
       if (steps.length < 2 || !run.products.includes(product)) return null;
       const times = steps.map((step) => run.at(step));
-      const heads = run.chosen(values[product], merged);
+      const heads = run.chosen(values[product]);
       const count = highest([0, ...heads.map((head) => head.length)]);
       const lines = Array.from({ length: count }, (_, index) => {
         const curves = heads.flatMap((head) => (head[index] ? [head[index]] : []));
@@ -84,7 +84,7 @@ function leadingValues(product) {
       const floor = FLOOR * highest([0, ...lines.flatMap(({ ys }) => ys)]);
       lines.forEach((line) => (line.direct = line.ys.at(-1) > floor));
       const greyed = run.noisy();
-      const summary = `Of ${run.whose(merged)}: the ${count} largest.${greyNote(greyed)}`;
+      const summary = `Of ${run.whose}: the ${count} largest.${greyNote(greyed)}`;
       return { lines, greyed, floor: floor || undefined, summary };
     },
   });
