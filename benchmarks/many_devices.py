@@ -8,6 +8,8 @@ every rank the parts that it has not. FSDP2 itself gathers all weights for the f
 backward pass, and scatters the gradients once, in two bytes each with bfloat16.
 """
 
+from argparse import ArgumentParser
+
 # Llama 7B: layers, width, heads times their size, and all parameters.
 LAYERS, WIDTH, HEADS_WIDTH, PARAMETERS = 32, 4096, 4096, 6_738_415_616
 RANKS, WEIGHT_BYTES, EVERY = 8, 4, 20
@@ -28,6 +30,7 @@ def sums() -> dict[str, float]:
 
 
 def main() -> None:
+    ArgumentParser(description=__doc__).parse_args()
     print(f"Llama 7B on {RANKS} ranks, {WEIGHT_BYTES} bytes a weight")
     for name, number in sums().items():
         shown = f"{100 * number:.2f} %" if number < 1 else f"{number / 1e9:.3f} GB"

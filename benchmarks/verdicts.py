@@ -3,6 +3,7 @@
 python benchmarks/verdicts.py
 """
 
+from argparse import ArgumentParser
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -65,6 +66,7 @@ HEADER = (
 
 
 def main() -> None:
+    ArgumentParser(description=__doc__).parse_args()
     with paper_style():
         save_with_data(*draw(), PICTURE)
     PICTURE.with_suffix(".svg").unlink()

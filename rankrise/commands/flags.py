@@ -21,15 +21,11 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.settings import converted, in_words
 
 Command = Callable[..., None]
+PLACEHOLDERS = {int: "N", float: "X", bool: "yes|no", Path: "PATH", tuple: "A,B,..."}
 
 
 def parsed(name: str, command: Command, words: Sequence[str]) -> dict[str, Any]:
-    """Read the words of the command line as values of a command's parameters.
-
-    >>> def example(run: Path, *, often: bool = False, sizes: tuple[int, ...] = (1,)) -> None: ...
-    >>> parsed("example", example, ["--sizes", "2,3", "--often", "runs/a"])
-    {'run': PosixPath('runs/a'), 'often': True, 'sizes': (2, 3)}
-    """
+    """Read the words of the command line as values of a command's parameters."""
     # --log10-alpha is --log10_alpha
     spelled = [re.sub(r"^--[\w-]+", lambda flag: "--" + flag[0][2:].replace("-", "_"), one) for one in words]
     texts = vars(parser_of(name, command).parse_intermixed_args(spelled))
@@ -69,9 +65,9 @@ def parser_of(name: str, command: Command) -> argparse.ArgumentParser:
         elif one.kind is one.KEYWORD_ONLY:
             _add_flag(parser, one.name, hint, one.default, text)
         else:
-            word = one.name.upper()
-            count = "?" if one.default is not one.empty else "+" if get_origin(hint) is list else None
-            usage.append({"?": f"[{word}]", "+": f"{word}..."}.get(count or "", word))
+            word, several, optional = one.name.upper(), get_origin(hint) is list, one.default is None
+            usage.append(f"{word}..." if several else f"[{word}]" if optional else word)
+            count = "+" if several else "?" if optional else None
             parser.add_argument(one.name, metavar=word, nargs=count, help=_help(text))
     parser.usage = " ".join([*usage, "[flags]"])
     return parser
@@ -101,20 +97,16 @@ def _add_settings(parser: argparse.ArgumentParser, settings: type, name: str) ->
 def _add_flag(parser: Any, name: str, hint: Any, default: Any, text: str) -> None:
     if get_origin(hint) in (Union, UnionType):
         hint = next(one for one in get_args(hint) if one is not NoneType)
+    kind = get_origin(hint) or hint
     shown = "" if default in (None, "", ()) else f" (default: {in_words(default)})"
-    action = "append" if get_origin(hint) is list else "store"
-    parser.add_argument(f"--{name}", metavar=_placeholder(hint), action=action, help=_help(text + shown))
+    parser.add_argument(
+        f"--{name}",
+        metavar="{" + ",".join(get_args(hint)) + "}" if kind is Literal else PLACEHOLDERS.get(kind, "TEXT"),
+        action="append" if kind is list else "store",
+        help=_help(text + shown),
+    )
 
 
 def _help(text: str) -> str:
     text = " ".join(text.split())
     return (text[:1].upper() + text[1:]).replace("%", "%%")
-
-
-def _placeholder(hint: Any) -> str:
-    """The value's stand-in in the help."""
-    if get_origin(hint) is Literal:
-        return "{" + ",".join(get_args(hint)) + "}"
-    return {int: "N", float: "X", bool: "yes|no", Path: "PATH", tuple: "A,B,..."}.get(
-        get_origin(hint) or hint, "TEXT"
-    )

@@ -4,6 +4,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from rankrise.foundations.files import to_json
+from rankrise.show.console import safe_console, size
+from rankrise.show.progress import bar
+
 
 def figures(
     runs: list[str], *, only: tuple[str, ...] = (), out: Path | None = None, json: bool = False
@@ -19,9 +23,7 @@ def figures(
         out: folder for the files; default: figures in the run's folder, or beside the first of several.
         json: print the paths as JSON.
     """
-    from rankrise.foundations.files import to_json
     from rankrise.show.figures import draw_figures
-    from rankrise.show.progress import bar
 
     opened = _open(runs)
     with bar("drawing", total=1.0) as move_to:
@@ -62,8 +64,6 @@ def claims(
         json: print everything as JSON instead of a table.
     """
     from rankrise.claims import check_claims, write_claims
-    from rankrise.foundations.files import to_json
-    from rankrise.show.console import safe_console
     from rankrise.show.verdicts import print_measures, print_verdicts
 
     checked = check_claims(_open(runs), only or None, everything=judge)
@@ -93,8 +93,6 @@ def report(runs: list[str], *, out: Path | None = None, judge: bool = False, jso
         judge: also give verdicts on runs that a claim is not about, such as fine-tunings.
         json: print each page's path, size and runs as JSON.
     """
-    from rankrise.foundations.files import to_json
-    from rankrise.show.console import size
     from rankrise.show.report import write_pages
 
     rows = []

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.files import to_json
 from rankrise.foundations.objective import Objective
+from rankrise.show.progress import bar
 
 if TYPE_CHECKING:
     from rankrise.predict import Stages
@@ -52,7 +54,6 @@ def predict(
         check: also check the theory's assumptions at every stage.
         json: print JSON instead of the table.
     """
-    from rankrise.foundations.files import to_json
     from rankrise.predict import check_assumptions
     from rankrise.show.stages import print_stages
 
@@ -85,9 +86,7 @@ def flow(
         until: rescaled time t / log(1/alpha) at which to stop.
         json: print JSON instead of the table.
     """
-    from rankrise.foundations.files import to_json
     from rankrise.predict import compare, gradient_flow, random_start
-    from rankrise.show.progress import bar
     from rankrise.show.stages import print_stages
 
     wanted = NetworkSettings(**settings)
@@ -123,7 +122,6 @@ def _network(settings: NetworkSettings) -> Any:
 
 def _stages(network: Any, until: float) -> "Stages":
     from rankrise.predict import greedy
-    from rankrise.show.progress import bar
 
     most = network.size if hasattr(network, "size") else sum(map(min, network.shapes))
     with bar("stages", most, unit="stages") as move_to:

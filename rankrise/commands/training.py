@@ -4,13 +4,19 @@ import itertools
 import os
 import signal
 import sys
+import textwrap
 from collections.abc import Mapping
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-from rankrise.recipes.toy_settings import ToySettings
-from rankrise.recipes.train_settings import TrainSettings
+from rankrise.foundations.errors import RankriseError
+from rankrise.foundations.files import to_json
+from rankrise.recipes import toy_settings, train_settings
+from rankrise.recipes.files import about, choices_in, find, names, settings_in
+from rankrise.show.console import plain_table, safe_console
+from rankrise.show.progress import bar
 
 
 def recipes(recipe: str | None = None, *, json: bool = False) -> None:
@@ -22,11 +28,6 @@ def recipes(recipe: str | None = None, *, json: bool = False) -> None:
         recipe: the name of one, to show its file, from which you can write your own.
         json: print them as JSON.
     """
-    import textwrap
-
-    from rankrise.foundations.files import to_json
-    from rankrise.recipes.files import about, choices_in, find, names, settings_in
-
     rows: list[dict[str, Any]] = []
     for name in [recipe] if recipe else names():
         known, contents = about(name), {"settings": settings_in(name), "choices": choices_in(name)}
@@ -45,7 +46,7 @@ def recipes(recipe: str | None = None, *, json: bool = False) -> None:
 def toy(
     run: Path,
     *,
-    settings: Annotated[Mapping[str, Any], ToySettings],
+    settings: Annotated[Mapping[str, Any], toy_settings.ToySettings],
     quick: bool = False,
     recipe: str | None = None,
     workers: int | None = None,
@@ -64,17 +65,15 @@ def toy(
         json: print what was run as JSON.
     """
     from rankrise.foundations.device import allowed_cores
-    from rankrise.foundations.files import to_json
     from rankrise.foundations.provenance import command_line
-    from rankrise.recipes.toy_settings import read_recipe
     from rankrise.record.folder import has_run
     from rankrise.runs import open_toy
     from rankrise.runs.toy.pieces import pieces_of
-    from rankrise.show.progress import bar
-    from rankrise.toy import QUICK, run_toy
+    from rankrise.toy import run_toy
 
-    wanted = QUICK if quick else ToySettings() if recipe is None else read_recipe(recipe)
-    if has_run(run) and not (quick or recipe or settings):  # to resume, the folder alone is enough
+    recipe = "toy-quick" if quick else recipe
+    wanted = toy_settings.ToySettings() if recipe is None else toy_settings.read_recipe(recipe)
+    if has_run(run) and not (recipe or settings):  # to resume, the folder alone is enough
         wanted = open_toy(run).settings
     wanted = wanted.changed(settings, "the command line")
     with bar("toy experiments", len(pieces_of(wanted)), unit="experiments") as move_to:
@@ -88,7 +87,7 @@ def toy(
 def train(
     recipe: str,
     *,
-    settings: Annotated[Mapping[str, Any], TrainSettings],
+    settings: Annotated[Mapping[str, Any], train_settings.TrainSettings],
     run: Path | None = None,
     json: bool = False,
 ) -> None:
@@ -102,19 +101,12 @@ def train(
         run: folder of the run, new or to be resumed; runs/ and the recipe's name if not given.
         json: print where the run is and what it reached as JSON.
     """
-    from dataclasses import asdict
-
     from torch import distributed
 
-    from rankrise.foundations.files import to_json
-    from rankrise.foundations.optional import require
-    from rankrise.recipes.train_settings import read_recipe
-    from rankrise.show.progress import bar
     from rankrise.train import Interrupted, Reached
     from rankrise.train import train as run_training
 
-    accelerate = require("accelerate", extra="train", purpose="training")
-    wanted = read_recipe(recipe).changed(settings, "the command line")
+    wanted = train_settings.read_recipe(recipe).changed(settings, "the command line")
     folder, status = run or Path("runs") / Path(recipe).stem, 0
     unit = {"images": "images", "text": "tokens", "regression": "problems"}[wanted.subject]
     try:
@@ -126,7 +118,7 @@ def train(
                 move_to(reached.step * size, text, reached.total_steps * size, tell=reached.evaluated)
 
             result = run_training(wanted, folder, progress=show)
-        if accelerate.PartialState().is_main_process:
+        if os.environ.get("RANK", "0") == "0":
             text = f"The run is in {folder}: {result.result}. See 'rankrise watch {folder}'."
             print(to_json({"folder": folder, **asdict(result)}) if json else text)
     except Interrupted as stopped:
@@ -177,18 +169,12 @@ def sweep(
     """
     import torch
 
-    from rankrise.foundations.errors import RankriseError
-    from rankrise.foundations.files import to_json
-    from rankrise.recipes.files import choices_in
-    from rankrise.recipes.train_settings import read_recipe
-    from rankrise.show.console import plain_table, safe_console
-    from rankrise.show.progress import bar
     from rankrise.train import sweep as library
     from rankrise.train._task import task_of
     from rankrise.train._workers import Processes, dask_executor, slurm_executor
 
     folder = run or Path("runs") / f"{Path(recipe).stem}-sweep"
-    trained, choices = read_recipe(recipe), choices_in(recipe)
+    trained, choices = train_settings.read_recipe(recipe), choices_in(recipe)
     if choices and set is None and seeds is None:
         planned = library.plan_choices(trained, choices, only)
     elif only is not None:
@@ -209,7 +195,7 @@ def sweep(
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # `timeout` sends several: none may stop the saving
         raise KeyboardInterrupt(number)
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    signal.signal(signal.SIGTERM, interrupt)
     try:
         with bar(f"{len(planned)} runs", total=len(planned)) as move_to, executor as workers_of:
             done = itertools.count(len(planned) - len(left) + 1)
@@ -221,17 +207,11 @@ def sweep(
     except KeyboardInterrupt as stopped:
         print(f"rankrise: interrupted; the same command resumes the sweep in {folder}.", file=sys.stderr)
         raise SystemExit(128 + (stopped.args or [signal.SIGINT])[0]) from None
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    titles, rows = ("run", "state", "reason"), [(one.name, one.state, one.reason) for one in runs]
     if json:
-        rows = [
-            {"run": one.name, "settings": one.changed, "state": one.state, "reason": one.reason}
-            for one in runs
-        ]
-        print(to_json({"folder": folder, "runs": rows}))
+        print(to_json({"folder": folder, "runs": [dict(zip(titles, row, strict=True)) for row in rows]}))
     else:
-        cells = [(one.name, one.state, one.reason) for one in runs]
-        safe_console().print(plain_table(titles := ("run", "state", "reason"), cells, left=titles))
+        safe_console().print(plain_table(titles, rows, left=titles))
         print(f"The runs are in {folder}: next 'rankrise figures {folder}', 'rankrise claims {folder}'.")
     if unfinished := sum(one.state != "finished" for one in runs):
         message = f"{unfinished} of {len(runs)} runs are not finished; the same command goes on."

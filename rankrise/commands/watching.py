@@ -1,33 +1,37 @@
 """`rankrise watch`, `compare` and `history`: the ranks of a run, of two checkpoints, of a series of them."""
 
 import os
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from rankrise.foundations.files import to_json
+from rankrise.show.console import safe_console
+from rankrise.show.progress import bar
+
 
 def watch(
-    run: Path, *, rank: Literal["stable", "90", "95", "99", "entropy"] = "stable", json: bool = False
+    run: Path,
+    *,
+    rank: Literal["stable", "90", "95", "99", "entropy"] = "stable",
+    once: bool = False,
+    json: bool = False,
 ) -> None:
     """Show the ranks, loss, pace and stages of a tracked run, while it is going and afterwards.
-
-    Shows one frame if the run is finished or the output is not a terminal.
 
     Args:
         run: folder written by watch.RankTracker, 'rankrise train' or 'rankrise history'.
         rank: which rank to show over time: the stable rank, how many directions hold 90, 95 or 99 % of the
             energy, or the entropy rank.
+        once: print one frame and end, as happens anyway if the run is finished or there is no terminal.
         json: print the numbers of one frame as JSON.
     """
-    import time
-    from contextlib import suppress
-
     from rich.live import Live
 
     from rankrise import watch as library
-    from rankrise.foundations.files import to_json
-    from rankrise.show.console import safe_console
     from rankrise.show.terminal import frame, snapshot
 
     console = safe_console()
@@ -37,7 +41,7 @@ def watch(
     if json:
         print(to_json(shown))
         return
-    if console.is_terminal and not tracked.finished:
+    if console.is_terminal and not (once or tracked.finished):
         searched = 0
         with suppress(KeyboardInterrupt), Live(console=console, auto_refresh=False, transient=True) as live:
             while not tracked.finished:
@@ -73,9 +77,7 @@ def compare(
         device: where to compute, for example cuda; the CPU if not given.
     """
     from rankrise import watch
-    from rankrise.foundations.files import to_json
     from rankrise.show.comparison import as_dict, print_comparison, save_comparison
-    from rankrise.show.progress import bar
 
     with bar("comparing", total=1.0) as move_to:
         compared = watch.compare(before, after, device=device, progress=move_to)

@@ -90,13 +90,7 @@ def read_json(path: Path, advice: str = "restore it") -> dict[str, Any]:
 
 
 def to_json(value: Any) -> str:
-    """Strict JSON: any parser reads it, because non-finite numbers are strings, as paths are.
-
-    >>> print(to_json({"time": float("inf")}))
-    {
-      "time": "inf"
-    }
-    """
+    """Strict JSON, which any parser reads: non-finite numbers are strings, as paths are."""
     return json.dumps(finite(value), indent=2, ensure_ascii=False, allow_nan=False, default=os.fspath)
 
 

@@ -11,7 +11,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import numpy
 import torch
 
 import rankrise
@@ -19,9 +18,8 @@ import rankrise
 
 def versions(*others: str) -> dict[str, str]:
     """Versions of rankrise, Python, torch and numpy, and of those `others` that are installed."""
-    ours = {"rankrise": rankrise.__version__, "python": platform.python_version()}
-    found = ours | {"torch": str(torch.__version__), "numpy": numpy.__version__}
-    for name in others:
+    found = {"rankrise": rankrise.__version__, "python": platform.python_version()}
+    for name in ("torch", "numpy", *others):
         with suppress(PackageNotFoundError):
             found[name] = version(name)
     return found

@@ -32,20 +32,7 @@ class Meaning:
 
 
 def setting(default: Any, **meaning: Any) -> Any:
-    """Declare a field of settings with its default and its `Meaning`.
-
-    >>> @dataclass(frozen=True)
-    ... class Example:
-    ...     layers: int = setting(6, at_least=1)
-    ...     folder: str = setting("data", kind="machine")
-    ...     def __post_init__(self) -> None:
-    ...         check(self)
-    >>> names_of(Example, "machine")
-    ['folder']
-    >>> Example(layers=0)
-    Traceback (most recent call last):
-    rankrise.RankriseError: layers is 0: it must be at least 1.
-    """
+    """Declare a field of settings with its default and its `Meaning`."""
     return field(default=default, metadata={"meaning": Meaning(**meaning)})
 
 
@@ -85,20 +72,12 @@ def replaced(settings: Settings, given: Mapping[str, Any], source: str, kind: st
 
 def as_json(settings: Any) -> dict[str, Any]:
     """Every setting as a JSON value."""
-    return {
-        name: list(value) if isinstance(value, tuple) else value for name, value in asdict(settings).items()
-    }
+    values = asdict(settings).items()
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values}
 
 
 def converted(name: str, value: Any, wanted: Any) -> Any:
-    """`value` in the type `wanted`; lists may be text with commas.
-
-    >>> converted("--sizes", "2, 3", tuple[int, ...])
-    (2, 3)
-    >>> converted("--rate", "fast", float)
-    Traceback (most recent call last):
-    rankrise.RankriseError: --rate is fast: pass a number.
-    """
+    """`value` in the type `wanted`; lists may be text with commas."""
     if get_origin(wanted) in (Union, UnionType):
         if value is None:
             return None
@@ -123,11 +102,7 @@ def converted(name: str, value: Any, wanted: Any) -> Any:
 
 
 def in_words(value: Any) -> str:
-    """A value as a recipe or a flag writes it.
-
-    >>> in_words((0.5, 1.0, 1e-8)), in_words(True), in_words("gpt2")
-    ('0.5,1,1e-8', 'yes', 'gpt2')
-    """
+    """A value as a recipe or a flag writes it, such as 0.5,1,1e-8 or yes."""
     if isinstance(value, tuple | list):
         return ",".join(map(in_words, value))
     if isinstance(value, bool):

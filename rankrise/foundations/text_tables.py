@@ -6,14 +6,7 @@ MOST_ROWS = 12
 
 
 def text_table(title: str, columns: Mapping[str, Sequence[str]]) -> str:
-    """A title over right-aligned columns. Empty columns and the middle of long ones are left out.
-
-    >>> print(text_table("Stages", {"stage": ["1", "2"], "time": ["0.5", "12.25"], "left": ["", ""]}))
-    Stages
-      stage   time
-          1    0.5
-          2  12.25
-    """
+    """A title over right-aligned columns. Empty columns and the middle of long ones are left out."""
     table = []
     for name, cells in columns.items():
         if any(cells):

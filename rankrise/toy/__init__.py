@@ -3,7 +3,4 @@
 from rankrise.recipes.toy_settings import ToySettings, read_recipe
 from rankrise.toy.run import run_toy
 
-__all__ = ["QUICK", "ToySettings", "read_recipe", "run_toy"]
-
-QUICK = read_recipe("toy-quick")
-"""The demo: the same experiments, small enough for a minute on two cores."""
+__all__ = ["ToySettings", "read_recipe", "run_toy"]

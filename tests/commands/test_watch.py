@@ -80,7 +80,7 @@ def test_json_has_every_number(folder: Path, capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.slow
-def test_while_it_is_written(folder: Path, tmp_path: Path) -> None:
+def test_while_it_is_written(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A part of the record, with its last line torn, and no end: seen as it is, until it is interrupted."""
     part = tmp_path / "part"
     part.mkdir()
@@ -91,6 +91,9 @@ def test_while_it_is_written(folder: Path, tmp_path: Path) -> None:
     shot = snapshot(watch.load(part), None)
     assert "being written" in shot["state"]
     assert 0 < len(shot["measured"]) < STEPS
+    with monkeypatch.context() as terminal:
+        terminal.setattr("rankrise.commands.watching.safe_console", partial(Console, force_terminal=True))
+        main(["watch", str(part), "--once"])  # or it would go on
     master, slave = pty.openpty()
     command = [sys.executable, "-m", "rankrise", "watch", str(part)]
     heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a background job ignores it
