@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,43 +20,30 @@ from rankrise.foundations.files import finite, is_at, read_json, replacing, sync
 
 RUN = "run.json"
 INITIAL = "initial.safetensors"
-STEPS = "steps.jsonl"
-"""Loss and metrics, one row per step."""
-RANKS = "ranks.jsonl"
-"""Measured ranks, norms and leading singular values, one row per step."""
+STEPS, RANKS = "steps.jsonl", "ranks.jsonl"
 TRUNCATION = "truncation.json"
-"""Loss and gain against rank, from `rankrise truncate RUN --out RUN`."""
-CHECKPOINTS = "checkpoint"
+CHECKPOINTS, SERIES = "checkpoint", "series"
 WEIGHTS, MOMENTS, STATE = "model.safetensors", "optimiser.safetensors", "state.safetensors"
-"""A checkpoint's tensors: the model, its optimiser, and everything else needed to resume."""
+# A checkpoint's step, run id and checksums; written last.
 ABOUT = "state.json"
-"""A checkpoint's step, run id and checksums; written last."""
 CONFIG = "config.json"
-"""The model's configuration beside its weights, as transformers writes it."""
-SERIES = "series"
-"""Checkpoints of weights alone, from `rankrise train --keep_series`."""
-
+# What a folder holds when a tracked run was killed before its run.json was written.
 BEGUN = {INITIAL, STEPS, RANKS}
-"""What a folder holds when a tracked run was killed before its run.json was written."""
 
 
 def spectra_path(folder: Path, step: int | None) -> Path:
-    """The file with the full spectra of a step; None for those of the initial weights."""
+    """The file with the full spectra of a step, or of the initial weights."""
     return folder / "spectra" / f"{'initial' if step is None else f'step-{step:010d}'}.safetensors"
 
 
 def spectra_steps(folder: Path) -> list[int]:
-    """The steps that have full spectra, in order; other files in that folder are ignored."""
+    """The steps that have full spectra, in order."""
     names = (re.fullmatch(r"step-(\d{10,18})\.safetensors", path.name) for path in folder.glob("spectra/*"))
     return sorted(int(name[1]) for name in names if name)
 
 
 def tensor_name(layer: str, part: str) -> str:
-    """The name of a layer's role or product in a file of tensors. A model that is one layer has no name.
-
-    >>> tensor_name("h.0.attn", "query"), tensor_name("", "KQ")
-    ('h.0.attn.query', 'KQ')
-    """
+    """The name of a layer's role or product in a file of tensors; a model that is one layer has no name."""
     return f"{layer}.{part}" if layer else part
 
 
@@ -72,12 +59,7 @@ def has_run(folder: str | Path) -> bool:
 
 
 def read_run(folder: str | Path, *kinds: str) -> dict[str, Any]:
-    """Read run.json of a run of one of these kinds, "toy" or "tracked"; of either if none is named.
-
-    >>> read_run("no/such/folder", "toy")
-    Traceback (most recent call last):
-    rankrise.RankriseError: no/such/folder does not exist: pass a folder written by 'rankrise toy'.
-    """
+    """Read run.json of a run of one of these kinds, "toy" or "tracked"; of either if none is named."""
     path, makers = Path(folder) / RUN, " or ".join(MAKERS[kind] for kind in kinds or MAKERS)
     if not path.is_file():
         why = f"is not a run: it has no {RUN}" if Path(folder).exists() else "does not exist"
@@ -90,7 +72,7 @@ def read_run(folder: str | Path, *kinds: str) -> dict[str, Any]:
 
 
 def write_run(folder: Path, kind: str, about: dict[str, Any]) -> None:
-    """Replace run.json atomically."""
+    """Replace run.json."""
     write_json(folder / RUN, {"format": FORMAT, "kind": kind} | about)
 
 
@@ -103,8 +85,8 @@ def read_truncation(folder: Path) -> dict[str, Any] | None:
 
 # Rows of JSON, one line each, in the order of their steps: readable at any moment, even after a kill.
 
+# Names that no metric can have.
 RESERVED = ("step", "time")
-"""Names that no metric can have."""
 
 
 class Lines:
@@ -112,8 +94,7 @@ class Lines:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.last: int | None = None
-        """The step of the row that was appended last."""
+        self.last: int | None = None  # the step of the row that was appended last
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
         self.handle = os.open(path, flags, 0o666)
         whole = sum(map(len, _whole_lines(path)))
@@ -122,7 +103,8 @@ class Lines:
 
     def append(self, step: int, row: dict[str, Any]) -> None:
         """Write a row with one call; if it does not fit on the disk, none of it stays."""
-        self.check()
+        if self.lost:
+            raise RankriseError(self.lost)
         text = json.dumps(finite({"step": step, **row}), separators=(",", ":"), allow_nan=False)
         data, before = f"{text}\n".encode(), os.fstat(self.handle).st_size
         try:
@@ -154,11 +136,6 @@ class Lines:
     def close(self) -> None:
         os.close(self.handle)
 
-    def check(self) -> None:
-        """Refuse to go on if somebody moved, removed or replaced the file or its folder."""
-        if self.lost:
-            raise RankriseError(self.lost)
-
     @property
     def lost(self) -> str:
         """Why nothing more can be written; empty while the file is in its place."""
@@ -168,14 +145,6 @@ class Lines:
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The rows of a file, without a torn last line; none if there is no file."""
     return [row for _, row in _rows(path)] if path.exists() else []
-
-
-def last_step(path: Path) -> int:
-    """The step of the last whole line, found without reading the others; 0 if there is none."""
-    with path.open("rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
-        *lines, _ = file.read().split(b"\n")  # the last is empty, or being written
-    return int(json.loads(lines[-1])["step"]) if lines else 0
 
 
 def _rows(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
@@ -198,10 +167,7 @@ def _whole_lines(path: Path) -> Iterator[bytes]:
 
 
 class Record:
-    """The rows and spectra of one run, open for writing.
-
-    Nothing is written any more once the folder or a file of rows was moved, removed or replaced.
-    """
+    """The rows and spectra of one run, open for writing, until its folder is moved, removed or replaced."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()  # the process may change its working directory
@@ -215,14 +181,18 @@ class Record:
         """Why nothing more can be recorded; empty while everything is in its place."""
         return self.steps.lost or self.ranks.lost
 
+    def check(self) -> None:
+        if self.lost:
+            raise RankriseError(self.lost)
+
     def add_spectra(self, step: int | None, spectra: Mapping[str, Tensor]) -> None:
         """Write a file of full spectra; None for those of the initial weights."""
-        self._check()
+        self.check()
         write_tensors(spectra_path(self.folder, step), spectra)
 
     def cut(self, step: int) -> int:
         """Drop everything from `step` on, because it is run again. Returns how many rows."""
-        self._check()
+        self.check()
         for later in spectra_steps(self.folder):
             if later >= step:
                 spectra_path(self.folder, later).unlink()
@@ -230,23 +200,19 @@ class Record:
 
     def sync(self) -> None:
         """Put everything that was written on the disk."""
-        self._check()
+        self.check()
         os.fsync(self.steps.handle)
         os.fsync(self.ranks.handle)
         sync(self.folder)
 
     def write_about(self, info: dict[str, Any]) -> None:
         """Replace run.json."""
-        self._check()
+        self.check()
         write_run(self.folder, "tracked", info)
 
     def close(self) -> None:
         self.steps.close()
         self.ranks.close()
-
-    def _check(self) -> None:
-        self.steps.check()
-        self.ranks.check()
 
 
 # Tensors in safetensors files, each whole or absent.
@@ -304,7 +270,7 @@ def checkpoint_path(folder: Path, step: int, kind: str = CHECKPOINTS) -> Path:
 
 
 def latest_checkpoint(folder: str | Path) -> Path | None:
-    """The newest checkpoint of a run, even if a file in it is damaged. Half-removed ones do not count."""
+    """The newest checkpoint of a run; half-removed ones do not count."""
     found = (Path(folder) / CHECKPOINTS).glob(f"step-*/{ABOUT}")
     return max((path.parent for path in found if path.parent.name[5:].isdecimal()), default=None)
 
@@ -319,30 +285,29 @@ def write_about(path: Path, folder: Path, step: int) -> None:
 def verified_step(path: Path, names: Iterable[str] = (WEIGHTS, MOMENTS, STATE)) -> int:
     """The step of a checkpoint. Refuse one of another run or step, or whose named files have changed."""
     about = read_json(path / ABOUT, REMEDY)
-    step = about.get("step")
+    step: Any = about.get("step")
+    wrong = ""
     if about.get("format") != CHECKPOINT_FORMAT or not isinstance(step, int):
-        raise unusable(path, f"has a damaged {ABOUT}")
-    if path.name != checkpoint_path(path.parent, step).name:
-        raise unusable(path, f"is of step {step} by its {ABOUT}")
-    if about.get("run") != read_run(path.parent.parent, "tracked").get("id"):
-        raise unusable(path, "is of another run")
-    for name in names:
-        if not (path / name).is_file() or sha256(path / name) != about["sha256"][name]:
-            raise unusable(path, f"has another {name} than was written")
-    return step
-
-
-def unusable(path: Path, why: str) -> RankriseError:
-    """The error for a checkpoint that cannot be used."""
-    return RankriseError(f"the checkpoint {path} {why}: {REMEDY}.")
+        wrong = f"has a damaged {ABOUT}"
+    elif path.name != checkpoint_path(path.parent, step).name:
+        wrong = f"is of step {step} by its {ABOUT}"
+    elif about.get("run") != read_run(path.parent.parent, "tracked").get("id"):
+        wrong = "is of another run"
+    else:
+        for name in names:
+            if not (path / name).is_file() or sha256(path / name) != about["sha256"][name]:
+                wrong = f"has another {name} than was written"
+    if wrong:
+        raise RankriseError(f"the checkpoint {path} {wrong}: {REMEDY}.")
+    return int(step)
 
 
 # Folders of weights that others have written.
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 SUFFIXES = (".safetensors", *PICKLES)
+# Names that transformers gives to a model's weights; it prefers the first.
 WHOLE = ("model.safetensors", "pytorch_model.bin")
-"""Names that transformers gives to a model's weights; it prefers the first."""
 
 
 def weights_in(folder: Path) -> list[Path]:
@@ -368,15 +333,9 @@ def checkpoints_below(folder: Path) -> list[Path]:
 
 
 def advice_below(folder: Path) -> str:
-    """Name the checkpoints in a folder that was passed in place of one of them."""
+    """What to pass instead of a folder of checkpoints."""
     found = checkpoints_below(folder)
-    return f"; pass one that is in it ({named(folder, found)}), such as {str(found[-1])!r}" if found else ""
-
-
-def named(folder: Path, found: Sequence[Path]) -> str:
-    """List paths relative to a folder, the first four by name."""
-    shown = ", ".join(path.relative_to(folder).as_posix() for path in found[:4])
-    return shown + (f" and {len(found) - 4} more" if len(found) > 4 else "")
+    return f"; pass one of the {len(found)} that are in it, such as {str(found[-1])!r}" if found else ""
 
 
 def by_numbers(name: str) -> list[tuple[int, int, str]]:

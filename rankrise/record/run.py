@@ -35,12 +35,7 @@ NOISE_LIMIT = 0.5
 
 
 def load(folder: str | Path) -> "TrackedRun":
-    """Open the folder of a tracked run.
-
-    >>> load("no/such/folder")
-    Traceback (most recent call last):
-    rankrise.RankriseError: no/such/folder does not exist: pass a folder written by ...
-    """
+    """Open the folder of a tracked run."""
     return TrackedRun(Path(folder), read_run(folder, "tracked"))
 
 
@@ -83,16 +78,13 @@ class TrackedRun:
         self.adapter_rank: int | None = self.extra.get("adapter_rank")
         self.total_steps: int | None = self.extra.get("total_steps")
         self.epoch_steps: int | None = self.extra.get("epoch_steps")
-        self.warm_up_steps = float((self.epoch_steps or 0) * self.recipe.get("warm_up_epochs", 0))
         self.clock = "epoch" if (self.epoch_steps or 1) > 1 else "step"
         """The unit of training time: "epoch", or "step" if an epoch is one step or unknown."""
 
     def __repr__(self) -> str:
-        layers, steps = len(self.layers), len(self.measured)
-        about = f"{self.folder}: {self.info['model']}, {layers} layer{'s' * (layers != 1)}, "
-        about += f"{steps} measured step{'s' * (steps != 1)}"
-        about += f" up to {self.measured[-1]}" if steps else ""
-        about += ", finished" if self.finished else ", unfinished"
+        about = f"{self.folder}: {self.info['model']}, {len(self.layers)} layers, "
+        about += f"{len(self.measured)} measured steps up to {max(self.measured, default=0)}, "
+        about += "finished" if self.finished else "unfinished"
         return f"TrackedRun({'; '.join([about, *self.notes])})"
 
     @property
@@ -257,24 +249,25 @@ class TrackedRun:
         another matrix the product is "matrix" and the head -1."""
         pandas = require("pandas", extra="tables", purpose="A table of a run")
         steps, tables = self.measured, []
-        names = {"top": [f"top_{place + 1}" for place in range(self.info["settings"]["top"])]}
-        names["energy_rank"] = [f"energy_rank_{100 * share:.0f}" for share in ENERGY_SHARES]
-        parts = [
-            (product, product, place, layer["name"], layer["tracked_heads"])
-            for product in self.products
-            for place, layer in enumerate(self.layers)
-        ]
-        for which, product, place, layer, heads in [
-            *parts,
-            *((m, "matrix", 0, m, [-1]) for m in self.matrices),
-        ]:
-            columns = {"layer": layer, "product": product, "head": numpy.tile(heads, len(steps))}
-            for kind in get_args(Kind):
-                curve = self.curve(which, kind)
-                curve = curve[:, None] if product == "matrix" else curve[:, place, : len(heads)]
-                flat = curve.reshape(len(steps) * len(heads), -1)
-                columns |= zip(names.get(kind, [kind]), flat.T, strict=False)
-            tables.append(pandas.DataFrame({"step": numpy.repeat(steps, len(heads))} | columns))
+        several = {"top": [f"top_{place + 1}" for place in range(self.info["settings"]["top"])]}
+        several["energy_rank"] = [f"energy_rank_{100 * share:.0f}" for share in ENERGY_SHARES]
+        for which in (*self.products, *self.matrices):
+            product = which if which in self.products else "matrix"
+            layers = self.layers if which in self.products else [{"name": which, "tracked_heads": [-1]}]
+            for place, layer in enumerate(layers):
+                heads = layer["tracked_heads"]
+                columns = {
+                    "step": numpy.repeat(steps, len(heads)),
+                    "layer": layer["name"],
+                    "product": product,
+                    "head": numpy.tile(heads, len(steps)),
+                }
+                for kind in get_args(Kind):
+                    curve = self.curve(which, kind)
+                    curve = curve[:, None] if product == "matrix" else curve[:, place, : len(heads)]
+                    names = several.get(kind, [kind])
+                    columns |= zip(names, curve.reshape(len(steps) * len(heads), -1).T, strict=False)
+                tables.append(pandas.DataFrame(columns))
         table = pandas.concat(tables, ignore_index=True).sort_values("step", kind="stable", ignore_index=True)
         empty = [name for name in table if name not in ("stable_rank", "norm") and table[name].isna().all()]
         return table.drop(columns=empty)

@@ -89,3 +89,41 @@ def test_training_is_bitwise_the_same(tmp_path):
         assert losses(False) == losses(True)
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+def test_graphs(tmp_path):
+    """A step that is captured in a CUDA graph: nothing is tracked while capturing, all of it at replays."""
+    model = tiny(width=64, heads=4, dropout=0.0).cuda()
+    before = copy.deepcopy(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def once():
+        loss = loss_of_static(model, tokens)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+        return loss
+
+    def loss_of_static(model, tokens):
+        logits = model(tokens)
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens.roll(1, 1).flatten())
+
+    tokens = torch.randint(0, 11, (4, 6), device="cuda")
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        once()
+    torch.cuda.current_stream().wait_stream(stream)
+    with watch.RankTracker(model, tmp_path, schedule=EVERY, strict=True) as tracker:
+        model.load_state_dict(before.state_dict())
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            loss = once()
+            tracker.step(100)
+        for step in (1, 2, 3):
+            graph.replay()
+            tracker.step(step, loss=loss)
+    run = watch.load(tmp_path)
+    assert run.measured.tolist() == [1, 2, 3]
+    losses = run.steps()["loss"]
+    assert (losses[1:] < losses[:-1]).all()  # each replay's own, though the tensor is the same
