@@ -30,8 +30,8 @@ def truncate(
         models: BASE and TUNED, each a checkpoint's folder or a name on the Hugging Face Hub; or the folder of
             one run of 'rankrise train', which brings its data.
         plain: cut by a plain SVD only, without moments.
-        groups: what to cut: the matrices all, attention, mlp, q, k, v or o, or the products of heads kq, vo
-            or kq+vo (of a ViT or GPT-2); each that the model has if not given.
+        groups: what to cut: the matrices all, attention, mlp, q, k, v or o, or the products of heads KQ, VO
+            or KQ+VO (of a ViT or GPT-2); each that the model has if not given.
         gain: the share of the fall of the loss that the functional rank keeps.
         loss: which loss to measure for a run or a recipe; with training, the scores on the validation set are
             measured too.

@@ -7,7 +7,7 @@ from typing import Literal
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.settings import check, setting
 
-Group = Literal["all", "attention", "mlp", "q", "k", "v", "o", "kq", "vo", "kq+vo"]
+Group = Literal["all", "attention", "mlp", "q", "k", "v", "o", "KQ", "VO", "KQ+VO"]
 """What `truncate` cuts: matrices by their place in a layer, or products of heads."""
 
 

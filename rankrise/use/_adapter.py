@@ -38,7 +38,7 @@ class Measured:
 class Rest:
     """The tensors that changed and were not cut: biases, norms, embeddings, a new head."""
 
-    changed: tuple[str, ...] = ()
+    changed: tuple[str, ...]
     """Their names, in the model's order."""
     kept: bool = True
     """Whether they are part of the adapter."""
@@ -69,21 +69,18 @@ class Adapter:
     """The base model's folder or name on the Hub, or empty."""
     dtype: torch.dtype
     """The number type of the factors when saved: the tuned weights' own."""
-    measure_held: "Callable[[Adapter], float]" = field(repr=False)
-    task: str | None = None
-    """PEFT's task type, if known."""
-    module_names: tuple[str, ...] = ()
-    """All modules of the model, against which PEFT matches names."""
-    measured: Measured | None = None
-    moments: dict[str, Any] | None = None
+    measure_held: "Callable[[Adapter], float]"
+    task: str | None  # PEFT's task type, if known
+    module_names: tuple[str, ...]  # of the whole model, against which PEFT matches names
+    moments: dict[str, Any] | None
     """How the moments were measured that weight the squares; None for plain squares."""
+    measured: Measured | None = None
 
     @cached_property
     def held(self) -> float:
         """The share of the square of the whole change, of all parameters, that the saved adapter gives back.
 
-        Rounding to `dtype` and merging as PEFT does are counted. A shrunk adapter holds a share of the larger
-        adapter's change. Reads both models again.
+        A shrunk adapter holds a share of the larger adapter's change. Reads both models again.
         """
         return self.measure_held(self)
 
@@ -137,7 +134,6 @@ class Adapter:
                     "kept": kept_share({matrix.name: self.spectra[matrix.name]}, self.ranks),
                     "square": self.spectra[matrix.name].total,
                     "noise": self.cuts[matrix.name].noise,
-                    "found": len(self.spectra[matrix.name].squares),
                 }
                 for matrix in self.matrices
             ],
@@ -156,8 +152,7 @@ class Bench:
     def __init__(self, both: Pair, model: nn.Module, evaluate: Evaluate) -> None:
         base = replace(both.base, load=cache(both.base.load))  # the base is read once for all cuts
         self.model, self.both, self._evaluate = model, replace(both, base=base), evaluate
-        self._tensors: dict[str, Tensor] = dict(model.named_parameters(remove_duplicate=False))
-        self._tensors |= dict(model.named_buffers())
+        self._tensors = model.state_dict(keep_vars=True)
 
     @torch.no_grad()
     def scores(self, tensors: Mapping[str, Tensor] | None = None) -> dict[str, float]:

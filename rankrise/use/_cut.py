@@ -11,19 +11,12 @@ from rankrise.use._moments import Roots
 from rankrise.use._ranks import Spectrum
 from rankrise.watch._rounding import as_stored, spacing
 
-WHOLE_UP_TO = 384
-"""Up to this smaller side, decomposing the whole matrix is fastest."""
+WHOLE_UP_TO = 384  # up to this smaller side, decomposing the whole matrix is fastest
+GROWTH = 1e5  # how much a polynomial may enlarge the first direction over the rest in float32
+DEGREES, PASSES = 8, 24  # of a pass's polynomials together, and the most passes
+TOLERANCE = 3e-4  # stop when a pass adds a smaller share to the kept square
 
-GROWTH = 1e5
-"""How much a polynomial may enlarge the first direction over the rest in float32."""
-
-DEGREES, PASSES = 8, 24
-"""The degrees of a pass's polynomials together, and the most passes."""
-
-TOLERANCE = 3e-4
-"""Stop when a pass adds a smaller share to the kept square."""
-
-Directions = tuple[Tensor, Tensor, Tensor]
+Directions = tuple[Tensor, Tensor, Tensor]  # singular values [k], left vectors times these, right vectors
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,10 +28,8 @@ class Cut:
     is what the cut adds to the loss, to second order.
     """
 
-    left: Tensor
-    """B. [out, k]"""
-    right: Tensor
-    """A. [k, in]"""
+    left: Tensor  # B, [out, k]
+    right: Tensor  # A, [k, in]
     values: Tensor
     """The weighted singular values above the noise, largest first. float64 [k], on the CPU"""
     total: float
@@ -107,26 +98,12 @@ def _unweighted(directions: Directions, total: float, roots: Roots | None, noise
     if roots is not None:
         right, left = roots[0].undo(right), roots[1].undo(left)
     ratio = (torch.linalg.vector_norm(right, dim=0) / torch.linalg.vector_norm(left, dim=0)).sqrt()
-    values = values.double().cpu()
-    return Cut(
-        left=(left * ratio).contiguous(),
-        right=(right / ratio).mT.contiguous(),
-        values=values,
-        total=max(total, float(values.square().sum())),
-        noise=noise,
-    )
+    left, right, values = (left * ratio).contiguous(), (right / ratio).mT.contiguous(), values.double().cpu()
+    return Cut(left, right, values, max(total, float(values.square().sum())), noise)
 
 
 def leading_directions(matrix: Tensor, count: int) -> Directions:
-    """The `count` leading singular directions of a matrix [m, n]; none if all its entries are zero.
-
-    Gives the singular values [count], the left vectors times these [m, count], and the right vectors
-    [n, count].
-
-    A block of directions is refined by `T(M^T M)`, T the Chebyshev polynomial that is small on what the block
-    leaves out and grows fastest beyond it (Zhou and Saad 2007). Each pass divides what is missing of the kept
-    square by a multiple of 10. Every step is a product of matrices, so a GPU runs it at full speed.
-    """
+    """The `count` leading singular directions of a matrix [m, n]; none if all its entries are zero."""
     if matrix.shape[0] < matrix.shape[1]:
         values, left, right = leading_directions(matrix.mT, count)
         return values, right * values, left / torch.where(values > 0, values, 1)
@@ -149,6 +126,11 @@ def leading_directions(matrix: Tensor, count: int) -> Directions:
 
 
 def _refined(matrix: Tensor, count: int, width: int) -> Tensor:
+    """Leading right vectors: a random block refined by products of matrices alone, which suits a GPU.
+
+    Each pass applies `T(M^T M)`, T the Chebyshev polynomial that is small on what the block leaves out and
+    grows fastest beyond it (Zhou and Saad 2007). It divides what is missing of the kept square by about 10.
+    """
     generator = torch.Generator().manual_seed(0)
     block = torch.randn(matrix.shape[1], width, generator=generator).to(matrix)
     block = _orthonormal(matrix.mT @ (matrix @ _orthonormal(block)))

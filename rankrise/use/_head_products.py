@@ -16,12 +16,11 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.use._cut import Cut, cut_product
 from rankrise.watch._heads import Layer, heads
 
-KINDS = {"vit": False, "gpt2": True}
-"""Model types with plain dot-product attention, and whether it is causal."""
+CAUSAL = {"vit": False, "gpt2": True}  # the model types with plain dot-product attention
 
 
 def has_head_products(model: Any) -> bool:
-    return getattr(getattr(model, "config", None), "model_type", None) in KINDS
+    return getattr(getattr(model, "config", None), "model_type", None) in CAUSAL
 
 
 class HeadProducts:
@@ -31,22 +30,24 @@ class HeadProducts:
         if not has_head_products(tuned):
             raise RankriseError(
                 f"The heads of {type(tuned).__name__} cannot be cut: pass a model of type "
-                f"{' or '.join(KINDS)}, or leave out kq and vo."
+                f"{' or '.join(CAUSAL)}, or leave out KQ and VO."
             )
         self.layers = list(zip(heads(base), heads(tuned), strict=True))
-        self.causal = KINDS[tuned.config.model_type]
-        self.cuts = {
+        self.causal = CAUSAL[tuned.config.model_type]
+        self.cuts = {  # by layer and head
             "KQ": [_changes(old.key, old.query, new.key, new.query) for old, new in self.layers],
             "VO": [_changes(old.value, old.output, new.value, new.output) for old, new in self.layers],
         }
-        """By layer and head."""
+
+    def cuts_of(self, names: Sequence[str]) -> list[Cut]:
+        return [cut for name in names for layer in self.cuts[name] for cut in layer]
 
     @contextmanager
-    def cut_to(self, model: nn.Module, rank: int, products: Sequence[str]) -> Iterator[None]:
+    def cut_to(self, model: nn.Module, rank: int, names: Sequence[str]) -> Iterator[None]:
         """Cut every head's products to a rank inside the model; other products stay trained."""
         modules: list[Any] = [model.get_submodule(after.name) for _, after in self.layers]
         for place, (module, (before, after)) in enumerate(zip(modules, self.layers, strict=True)):
-            kept = {name: [cut.factors(rank) for cut in self.cuts[name][place]] for name in products}
+            kept = {name: [cut.factors(rank) for cut in self.cuts[name][place]] for name in names}
             module.forward = _forward(before, after, kept, self.causal)
         try:
             yield

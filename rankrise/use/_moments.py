@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +17,10 @@ from rankrise.record.folder import read_tensors, write_tensors
 from rankrise.use._weights import Matrix, fingerprint, is_causal, linear_layers
 from rankrise.watch._heads import unwrap
 
-BLOCK = 4096
-"""A longer side has its moment in blocks up to this long."""
-
-IGNORED = -100
-"""The label that transformers leaves out of the loss."""
-
-
 FORMAT = "rankrise-moments/3"
-
-DAMPING = 1e-3
-"""Added to every eigenvalue of a moment, as a share of their mean."""
+BLOCK = 4096  # a longer side has its moment in blocks up to this long
+DAMPING = 1e-3  # added to every eigenvalue of a moment, as a share of their mean
+IGNORED = -100  # the label that transformers leaves out of the loss
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,8 +61,8 @@ class Root:
 
     def undo(self, matrix: Tensor) -> Tensor:
         """`L^-T @ matrix`."""
-        solve = partial(torch.linalg.solve_triangular, upper=True)
-        return torch.cat([solve(block.mT, rows) for block, rows in self._parts(matrix)])
+        solve = torch.linalg.solve_triangular
+        return torch.cat([solve(block.mT, rows, upper=True) for block, rows in self._parts(matrix)])
 
     def _parts(self, matrix: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         parts = matrix.split([len(block) for block in self.blocks])
@@ -93,8 +85,7 @@ class Root:
         return max(squares) ** 0.5
 
 
-Roots = tuple[Root, Root]
-"""The roots of a matrix's C and G."""
+Roots = tuple[Root, Root]  # of a matrix's C and G
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,11 +109,8 @@ class Moments:
         return {"examples": self.examples, **self.about}
 
     def warn_if_few(self) -> None:
-        """Warn if more than half of the layers saw fewer tokens than they have inputs.
-
-        The moment of n vectors has rank n at most; beyond it, only the damping weighs a change. For the last
-        layer of a classifier this is usual: it sees one token per example.
-        """
+        """Warn if more than half of the layers saw fewer tokens than they have inputs."""
+        # The moment of n vectors has rank n at most; beyond it, only the damping weighs a change.
         widths = {name: max(map(len, moment.blocks)) for name, moment in self.inputs.items()}
         short = [name for name, width in widths.items() if self.tokens[name] < width]
         if 2 * len(short) > len(widths):
@@ -160,8 +148,7 @@ class Moments:
         tensors, texts = read_tensors(Path(path), "measure the moments again")
         if texts.get("format") != FORMAT:
             raise RankriseError(f"{str(path)!r} holds no moments: pass a file that Moments.save wrote.")
-        facts = json.loads(texts["facts"])
-        blocks: dict[str, list[Tensor]] = defaultdict(list)
+        facts, blocks = json.loads(texts["facts"]), defaultdict[str, list[Tensor]](list)
         for key in sorted(tensors, key=lambda key: int(key.rpartition("/")[2])):
             blocks[key.rpartition("/")[0]].append(tensors[key])
         inputs, outputs = (
@@ -197,12 +184,12 @@ def moments(
             [ 7., 10.]]), tensor([[1.]]))
     """
     network = unwrap(model)
-    gathered = {layer.name: _Layer(block) for layer in linear_layers(network) if only(layer.name)}
+    layers = {matrix.name: _Layer(block) for matrix in linear_layers(network) if only(matrix.name)}
     examples = 0
-    with _listening(network, gathered), torch.enable_grad():
+    with _listening(network, layers), torch.enable_grad():
         for batch in batches:
             count = _count(batch)
-            for layer in gathered.values():
+            for layer in layers.values():
                 layer.examples = count
             value = loss(model, batch)
             if not torch.isfinite(value):
@@ -211,15 +198,15 @@ def moments(
                 value.backward()
             examples += count
             progress(examples)
-    reached = {name: layer for name, layer in gathered.items() if layer.inputs.tokens}
+    reached = {name: layer for name, layer in layers.items() if layer.tokens}
     if not reached:
         raise RankriseError("No loss of a batch depends on a linear layer: pass batches, and a loss of them.")
     found = Moments(
-        inputs={name: layer.inputs.mean(layer.inputs.tokens) for name, layer in reached.items()},
+        inputs={name: layer.inputs.mean(layer.tokens) for name, layer in reached.items()},
         outputs={name: layer.outputs.mean(examples) for name, layer in reached.items()},
         examples=examples,
         about={"model": fingerprint(network), "block": block, **(about or {})},
-        tokens={name: layer.inputs.tokens for name, layer in reached.items()},
+        tokens={name: layer.tokens for name, layer in reached.items()},
     )
     found.warn_if_few()
     return found
@@ -241,11 +228,9 @@ def sampled(model: Any, batch: Mapping[str, Tensor], generator: torch.Generator 
 def labelled(model: Any, batch: Mapping[str, Tensor]) -> Tensor:
     """The mean cross-entropy of the data's labels; a causal model without labels predicts its own input."""
     logits, counted = _logits(model, batch)
+    labels = batch["labels"] if "labels" in batch or not is_causal(model) else batch["input_ids"]
     if is_causal(model):
-        labels = batch.get("labels", batch["input_ids"])
         labels = nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
-    else:
-        labels = batch["labels"]
     return nn.functional.cross_entropy(logits[counted], labels[counted])
 
 
@@ -277,18 +262,17 @@ class Sum:
     """A sum of `x x^T` over tokens, in blocks."""
 
     def __init__(self, block: int) -> None:
-        self.block, self.blocks, self.tokens = block, list[Tensor](), 0
+        self.block, self.blocks = block, list[Tensor]()
 
     def add(self, rows: Tensor, factor: float = 1.0) -> None:
         """Add `factor * rows^T rows`. [tokens, size]"""
         if not self.blocks:
-            size, count = rows.shape[1], -(-rows.shape[1] // self.block)
-            sizes = [size // count + (place < size % count) for place in range(count)]
-            self.blocks = [torch.zeros(side, side, device=rows.device) for side in sizes]
+            size = rows.shape[1]
+            parts = torch.arange(size).tensor_split(-(-size // self.block))
+            self.blocks = [torch.zeros(len(part), len(part), device=rows.device) for part in parts]
         parts = rows.split([len(total) for total in self.blocks], dim=1)
         for total, part in zip(self.blocks, parts, strict=True):
             total.addmm_(part.mT, part, alpha=factor)
-        self.tokens += len(rows)
 
     def mean(self, count: int) -> Moment:
         """The sum over `count`, in its own memory."""
@@ -300,8 +284,7 @@ class _Layer:
 
     def __init__(self, block: int) -> None:
         self.inputs, self.outputs = Sum(block), Sum(block)
-        self.examples = 0
-        """Examples in the current batch."""
+        self.tokens, self.examples = 0, 0  # so far, and in the current batch
 
     def forward(
         self, layer: nn.Module, given: tuple[Any, ...], named: dict[str, Any], output: Tensor
@@ -315,8 +298,10 @@ class _Layer:
         def backward(gradient: Tensor) -> None:
             rows = gradient.flatten(0, -2).float()
             reached = rows.abs().amax(1) != 0  # leaves out padding, and keeps nan
-            self.outputs.add(rows[reached], float(self.examples) ** 2)
+            rows = rows[reached]
+            self.outputs.add(rows, float(self.examples) ** 2)
             self.inputs.add(inputs.flatten(0, -2)[reached].float())
+            self.tokens += len(rows)
 
         output.register_hook(backward)
         return output.clone() if first else output

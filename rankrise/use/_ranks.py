@@ -14,17 +14,15 @@ SPREAD = 8
 
 
 class Spectrum(NamedTuple):
-    """What each further direction of a matrix keeps, of how much, and at what cost."""
+    """What each further direction of a matrix keeps, largest first, of how much, and at what cost."""
 
     squares: tuple[float, ...]
-    """Largest first."""
     total: float
     cost: int
     """Parameters per direction: d_in + d_out."""
 
 
 Spectra = Mapping[str, Spectrum]
-"""By module name."""
 
 
 def directions_to_find(budget: Budget, smaller_side: int, one: int, uniform: bool) -> int:
@@ -46,11 +44,11 @@ def ranks_for(budget: Budget, spectra: Spectra, uniform: bool) -> dict[str, int]
 
 def ranks_within(spectra: Spectra, parameters: int) -> dict[str, int]:
     """The ranks that keep most within a number of parameters, up to one direction."""
-    ranks, left = dict.fromkeys(spectra, 0), parameters
+    ranks = dict.fromkeys(spectra, 0)
     for name in _order(spectra):
-        if spectra[name].cost <= left:
+        if spectra[name].cost <= parameters:
             ranks[name] += 1
-            left -= spectra[name].cost
+            parameters -= spectra[name].cost
     return ranks
 
 
@@ -59,8 +57,8 @@ def ranks_keeping(spectra: Spectra, share: float, uniform: bool) -> dict[str, in
     if uniform:
         every = [one_rank(spectra, rank) for rank in range(highest(spectra) + 1)]
         return next((ranks for ranks in every if kept_share(spectra, ranks) >= share), every[-1])
-    ranks, wanted = dict.fromkeys(spectra, 0), share * sum(spectrum.total for spectrum in spectra.values())
-    kept = 0.0
+    ranks, kept = dict.fromkeys(spectra, 0), 0.0
+    wanted = share * sum(spectrum.total for spectrum in spectra.values())
     for name in _order(spectra):
         if kept >= wanted:
             break
@@ -72,11 +70,9 @@ def ranks_keeping(spectra: Spectra, share: float, uniform: bool) -> dict[str, in
 def _order(spectra: Spectra) -> list[str]:
     """Names of matrices, once per direction, by kept square per parameter."""
     steps = [
-        (-square / spectrum.cost, place, number, name)
-        for place, (name, spectrum) in enumerate(spectra.items())
-        for number, square in enumerate(spectrum.squares)
+        (square / spectrum.cost, name) for name, spectrum in spectra.items() for square in spectrum.squares
     ]
-    return [name for _, _, _, name in sorted(steps)]
+    return [name for _, name in sorted(steps, key=lambda step: -step[0])]
 
 
 def one_rank(spectra: Spectra, rank: int) -> dict[str, int]:

@@ -4,8 +4,8 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
-from functools import cache
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,7 @@ from rankrise.watch._roles import KEY, OUTPUT, QUERY, VALUE
 MATRICES: tuple[Group, ...] = ("all", "attention", "mlp", "q", "k", "v", "o")
 """`all` is every matrix in the layers, without the classifier or the projection to tokens."""
 
-PRODUCTS: dict[Group, tuple[str, ...]] = {"kq": ("KQ",), "vo": ("VO",), "kq+vo": ("KQ", "VO")}
-"""The products of heads in each of their groups; a curve is named after them, such as "KQ and VO"."""
+PRODUCTS: tuple[Group, ...] = ("KQ", "VO", "KQ+VO")
 
 ROLES = {"q": QUERY, "k": KEY, "v": VALUE, "o": OUTPUT}
 
@@ -38,9 +37,6 @@ ROLES = {"q": QUERY, "k": KEY, "v": VALUE, "o": OUTPUT}
 class Point:
     """A group cut to a rank, in an otherwise trained model."""
 
-    group: str
-    method: str
-    """plain: an SVD at one rank for all; weighted: by moments, the parameters of that rank spent freely."""
     rank: int
     parameters: int
     kept: float
@@ -57,6 +53,7 @@ class GainCurve:
 
     group: str
     method: str
+    """plain: an SVD at one rank for all; weighted: by moments, the parameters of that rank spent freely."""
     points: tuple[Point, ...]
     initial: dict[str, float]
     """Scores with the group's initial weights, the rest trained."""
@@ -95,7 +92,7 @@ def truncate(
     """Measure what remains of training when its change is cut to each rank, and find the functional rank.
 
     One group is cut at a time, and the rest of the model stays trained. Groups are "all", "attention", "mlp",
-    "q", "k", "v", "o" and, in a ViT or GPT-2, the products of heads "kq", "vo" and "kq+vo". With `moments`,
+    "q", "k", "v", "o" and, in a ViT or GPT-2, the products of heads "KQ", "VO" and "KQ+VO". With `moments`,
     each group of matrices is cut by them as well. `evaluate(model)` gives the loss, or several scores of
     which "loss" is one.
 
@@ -121,26 +118,44 @@ def truncate(
     bench = Bench(both, both.tuned.model, evaluate)
     whole, initial = bench.scores(), bench.of_base()
     refuse_no_gain(initial, whole)
-    cutter = _Cutter(base, trained, bench, moments)
+    matrices = grouped(trained, both.matrices)
     if groups is None:
-        groups = [name for name in MATRICES if cutter.matrices[name]]
-        groups += list(PRODUCTS) * has_head_products(trained)
-    ways = [
-        (name, method)
-        for name in sorted(groups, key=lambda name: name in PRODUCTS)
-        for method in ("plain", "weighted")
-        if method == "plain" or (moments is not None and name in MATRICES)
-    ]
+        groups = [name for name in MATRICES if matrices[name]]
+        groups += PRODUCTS if has_head_products(trained) else ()
+    missing = next((name for name in groups if name in MATRICES and not matrices[name]), None)
+    if missing:
+        raise RankriseError(f"The model has no matrices of the group {missing!r}: pass others.")
+
+    products = HeadProducts(base, trained) if set(groups) & set(PRODUCTS) else None
+
+    @cache
+    def cut(matrix: Matrix, method: str) -> Cut:
+        before, after = both.read(matrix)
+        roots = moments.roots(matrix, after.device) if moments and method == "weighted" else None
+        return cut_change(before, after, min(after.shape), roots)
+
+    def measure(group: Group, method: str) -> GainCurve:
+        if products and group in PRODUCTS:
+            cuts = products.cuts_of(group.split("+"))
+            scores = partial(_scores_of_heads, bench, products, group.split("+"))
+            return _curve(group, method, cuts, [], scores, whole, gain)
+        parts = matrices[group]
+        cuts = [cut(matrix, method) for matrix in parts]
+        scores = partial(_scores_of_matrices, bench, parts, cuts)
+        return _curve(group, method, cuts, [matrix.name for matrix in parts], scores, whole, gain)
+
+    weighted = ("plain", "weighted") if moments else ("plain",)
+    ways = [(name, method) for name in groups if name in MATRICES for method in weighted]
+    ways += [(name, "plain") for name in groups if name in PRODUCTS]
     earlier = {(curve.group, curve.method): curve for curve in known}
     curves: list[GainCurve] = []
-    for name, method in ways:
-        curve = earlier.get((_title(name), method))
-        curves.append(curve or cutter.curve(name, method, whole, gain))
+    for way in ways:
+        curves.append(earlier.get(way) or measure(*way))
         measured(curves, len(curves) / len(ways))
     config = None
-    for chosen in (curve.ranks for curve in curves if curve.group == "all" and any(curve.ranks.values())):
+    for ranks in (curve.ranks for curve in curves if curve.group == "all" and any(curve.ranks.values())):
         names = [name for name, _ in both.tuned.model.named_modules()]
-        config = lora_config(chosen, both.matrices, names, "CAUSAL_LM" if is_causal(trained) else None)
+        config = lora_config(ranks, both.matrices, names, "CAUSAL_LM" if is_causal(trained) else None)
     return Truncation(whole, initial, tuple(curves), config)
 
 
@@ -152,14 +167,13 @@ def grouped(model: nn.Module, matrices: Sequence[Matrix]) -> dict[str, list[Matr
     groups: dict[str, list[Matrix]] = {name: [] for name in MATRICES}
     numbered = [matrix for matrix in matrices if re.search(r"(^|\.)\d+(\.|$)", matrix.name)]
     for matrix in numbered or matrices:
-        leaf = matrix.name.rpartition(".")[2]
+        leaf, width = matrix.name.rpartition(".")[2], matrix.into
         kind = "attention" if matrix.name.startswith(tuple(f"{name}." for name in attention)) else "mlp"
         parts = {kind: matrix}
-        if kind == "attention" and matrix.transposed and leaf == "c_attn" and matrix.out == 3 * matrix.into:
-            width = matrix.into  # GPT-2
-            parts = {
-                role: replace(matrix, out=width, first=place * width) for place, role in enumerate("qkv")
-            }
+        if (
+            kind == "attention" and matrix.transposed and leaf == "c_attn" and matrix.out == 3 * width
+        ):  # GPT-2
+            parts = {role: replace(matrix, out=width, first=i * width) for i, role in enumerate("qkv")}
         elif kind == "attention":
             parts = {next((role for role in ROLES if ROLES[role].fullmatch(leaf)), kind): matrix}
         for role, part in parts.items():
@@ -168,85 +182,65 @@ def grouped(model: nn.Module, matrices: Sequence[Matrix]) -> dict[str, list[Matr
     return groups
 
 
-def _title(group: str) -> str:
-    """The name of a group's curves."""
-    return " and ".join(PRODUCTS[group]) if group in PRODUCTS else group
+def _scores_of_matrices(
+    bench: Bench, parts: Sequence[Matrix], cuts: Sequence[Cut], ranks: Sequence[int]
+) -> dict[str, float]:
+    """The scores of the model with matrices cut to these ranks."""
+    tensors: dict[str, Tensor] = {}
+    for matrix, cut, rank in zip(parts, cuts, ranks, strict=True):
+        if matrix.stored not in tensors:  # parts of a matrix share it
+            tensors[matrix.stored] = bench.both.tuned.read(matrix.stored).float().clone()
+        left, right = cut.factors(rank)
+        matrix.view(tensors[matrix.stored]).copy_(bench.both.read(matrix)[0].float() + left @ right)
+    return bench.scores(tensors)
 
 
-class _Cutter:
-    """Cuts one group at a time in the trained model."""
+def _scores_of_heads(
+    bench: Bench, products: HeadProducts, names: Sequence[str], ranks: Sequence[int]
+) -> dict[str, float]:
+    """The scores of the model with all heads' products cut to the highest of these ranks."""
+    with products.cut_to(bench.model, max(ranks), names):
+        return bench.scores()
 
-    def __init__(self, base: Source, trained: nn.Module, bench: Bench, moments: Moments | None) -> None:
-        self.bench, self.moments = bench, moments
-        self.matrices = grouped(trained, bench.both.matrices)
-        self.heads = cache(lambda: HeadProducts(base, trained))
-        self.cut = cache(self._cut)
 
-    def _cut(self, matrix: Matrix, method: str) -> Cut:
-        before, after = self.bench.both.read(matrix)
-        roots = self.moments.roots(matrix, after.device) if self.moments and method == "weighted" else None
-        return cut_change(before, after, min(after.shape), roots)
+def _curve(
+    group: str,
+    method: str,
+    cuts: Sequence[Cut],
+    modules: Sequence[str],
+    scores_at: Callable[[Sequence[int]], dict[str, float]],
+    trained: Scores,
+    gain: float,
+) -> GainCurve:
+    """Measure a group at powers of 2, and where the search for its functional rank leads."""
+    spectra = {str(place): cut.spectrum for place, cut in enumerate(cuts)}
+    initial, most = scores_at([0] * len(cuts)), highest(spectra)
 
-    def cuts(self, group: str, method: str) -> list[Cut]:
-        if group in PRODUCTS:
-            products = self.heads().cuts
-            return [cut for product in PRODUCTS[group] for layer in products[product] for cut in layer]
-        if not self.matrices[group]:
-            raise RankriseError(f"The model has no matrices of the group {group!r}: pass others.")
-        return [self.cut(matrix, method) for matrix in self.matrices[group]]
+    def ranks_at(rank: int) -> dict[str, int]:
+        if method == "weighted":
+            return ranks_within(spectra, rank * cost_of_one(spectra))
+        return one_rank(spectra, rank)
 
-    def scores(self, group: str, cuts: Sequence[Cut], ranks: Sequence[int]) -> dict[str, float]:
-        """The scores of the model with a group cut to these ranks; heads are all cut to the highest."""
-        if group in PRODUCTS:
-            with self.heads().cut_to(self.bench.model, max(ranks), PRODUCTS[group]):
-                return self.bench.scores()
-        both, tensors = self.bench.both, dict[str, Tensor]()
-        for matrix, cut, rank in zip(self.matrices[group], cuts, ranks, strict=True):
-            if matrix.stored not in tensors:  # parts of a matrix share it
-                tensors[matrix.stored] = both.tuned.read(matrix.stored).float().clone()
-            weight = matrix.view(tensors[matrix.stored])
-            left, right = cut.factors(rank)
-            weight.copy_(both.read(matrix)[0].float() + left @ right)
-        return self.bench.scores(tensors)
+    @cache
+    def point(rank: int) -> Point:
+        ranks = ranks_at(rank)
+        scores = scores_at(list(ranks.values()))
+        kept, parameters = kept_share(spectra, ranks), parameters_of(spectra, ranks)
+        return Point(rank, parameters, kept, scores, kept_gain(initial, trained, scores))
 
-    def curve(self, group: str, method: str, trained: Scores, gain: float) -> GainCurve:
-        """Measure a group at powers of 2, and where the search for its functional rank leads."""
-        cuts = self.cuts(group, method)
-        spectra = {str(place): cut.spectrum for place, cut in enumerate(cuts)}
-        initial, most = self.scores(group, cuts, [0] * len(cuts)), highest(spectra)
-        points: dict[int, Point] = {}
+    tried = {1 << place for place in range(most.bit_length())}
 
-        def ranks(rank: int) -> dict[str, int]:
-            if method == "weighted":
-                return ranks_within(spectra, rank * cost_of_one(spectra))
-            return one_rank(spectra, rank)
+    def enough(rank: int) -> bool:
+        tried.add(rank)
+        return (point(rank).gain or 0.0) >= gain
 
-        def point(rank: int) -> Point:
-            if rank not in points:
-                chosen = ranks(rank)
-                scores = self.scores(group, cuts, list(chosen.values()))
-                points[rank] = Point(
-                    _title(group),
-                    method,
-                    rank,
-                    parameters_of(spectra, chosen),
-                    kept_share(spectra, chosen),
-                    scores,
-                    kept_gain(initial, trained, scores),
-                )
-            return points[rank]
-
-        found = None
-        if trained["loss"] < initial["loss"]:
-            found = least(lambda rank: (point(rank).gain or 0.0) >= gain, most)
-        for place in range(most.bit_length()):
-            point(1 << place)
-        by_module: Counter[str] = Counter()
-        if found is not None and group in MATRICES:
-            for matrix, rank in zip(self.matrices[group], ranks(found).values(), strict=True):
-                by_module[matrix.name] += rank  # the parts of a matrix together
-        sorted_points = tuple(points[rank] for rank in sorted(points))
-        return GainCurve(_title(group), method, sorted_points, initial, most, found, dict(by_module))
+    found = least(enough, most) if trained["loss"] < initial["loss"] else None
+    by_module: Counter[str] = Counter()
+    if found is not None and modules:
+        for name, rank in zip(modules, ranks_at(found).values(), strict=True):
+            by_module[name] += rank  # the parts of a matrix together
+    points = tuple(point(rank) for rank in sorted(tried))
+    return GainCurve(group, method, points, initial, most, found, dict(by_module))
 
 
 def write_curves(folder: Path, about: Mapping[str, Any], curves: Sequence[GainCurve], **scores: Any) -> Path:
@@ -267,9 +261,9 @@ def read_curves(folder: Path, about: Mapping[str, Any]) -> list[GainCurve]:
                 f"{folder / TRUNCATION} was measured with {name} {found.get(name)!r}, not {value!r}: pass "
                 "another folder."
             )
-    curves = [
-        {**curve, "points": tuple(Point(**row) for row in curve["points"])} for curve in found["curves"]
-    ]
-    for curve in curves:
-        curve.pop("at_most", None)  # earlier records have it
-    return [GainCurve(**curve) for curve in curves]
+
+    def read(kind: Any, row: Mapping[str, Any]) -> Any:
+        return kind(**{one.name: row[one.name] for one in fields(kind) if one.name in row})
+
+    rows = [{**row, "points": tuple(read(Point, each) for each in row["points"])} for row in found["curves"]]
+    return [read(GainCurve, row) for row in rows]

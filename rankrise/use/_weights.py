@@ -30,18 +30,14 @@ Source = nn.Module | str | Path
 class Matrix:
     """A matrix to cut, [out, in]: the weight of a linear layer, or some of its outputs."""
 
-    name: str
-    """The module's name."""
+    name: str  # of the module
     out: int
     into: int
-    transposed: bool
-    """Whether the weight is stored as [in, out], like GPT-2's Conv1D."""
-    first: int = 0
-    """The first output; above 0 for keys and values in one matrix with the queries."""
+    transposed: bool  # stored as [in, out], like GPT-2's Conv1D
+    first: int = 0  # the first output, above 0 for keys and values in one matrix with the queries
 
     @property
     def stored(self) -> str:
-        """The name of the weight."""
         return f"{self.name}.weight"
 
     def view(self, weight: Tensor) -> Tensor:
@@ -56,8 +52,7 @@ class Weights:
     model: nn.Module
     load: Callable[[str], Tensor | None]
     shape: Callable[[str], tuple[int, ...] | None]
-    origin: str
-    """The folder or Hub name it was loaded from, or empty."""
+    origin: str  # the folder or Hub name, or empty
 
     @cached_property
     def first_names(self) -> dict[str, str]:
@@ -83,7 +78,6 @@ class Pair:
     tuned: Weights
     matrices: tuple[Matrix, ...]
     others: tuple[str, ...]
-    """Biases, norms, embeddings, tied weights, a new head."""
 
     def read(self, matrix: Matrix) -> tuple[Tensor, Tensor]:
         """The matrix before and after, each in its own dtype, on the device of the latter or a GPU."""
@@ -109,8 +103,16 @@ def pair(base: Source, tuned: Source, only: Callable[[str], bool] = lambda name:
     """Put two checkpoints of one model side by side, to cut the matrices that `only` accepts by name."""
     after = open_source(tuned)
     before = open_source(base, like=after.origin)
+
+    def is_new_head(matrix: Matrix) -> bool:
+        """Whether a layer outside the repeated ones is missing or has other outputs in the base."""
+        found = before.shape(matrix.stored) or (0, 0)
+        out, into = found[::-1] if matrix.transposed else found
+        repeated = re.search(r"(^|\.)\d+\.", matrix.name)
+        return not repeated and out != matrix.out and into in (0, matrix.into)
+
     linear = {matrix.stored: matrix for matrix in linear_layers(after.model)}
-    new = {each.name for each in linear.values() if _is_new_head(each, before.shape(each.stored))}
+    new = {matrix.name for matrix in linear.values() if is_new_head(matrix)}
     names, state = dict.fromkeys(after.first_names.values()), after.model.state_dict()
     for name in names:
         found, wanted = before.shape(name), tuple(state[name].shape)
@@ -165,22 +167,14 @@ def on_gpu(tensor: Tensor) -> Tensor:
 
 def linear_layers(model: nn.Module) -> list[Matrix]:
     """The linear layers whose weight is not tied to another module's."""
-    owners = Counter(
-        id(parameter) for module in model.modules() for parameter in set(module.parameters(recurse=False))
-    )
-    found = []
+    own = (set(module.parameters(recurse=False)) for module in model.modules())
+    owners, found = Counter(id(parameter) for some in own for parameter in some), []
     for name, module in model.named_modules():
         transposed = is_conv1d(module)
         if (transposed or type(module) is nn.Linear) and owners[id(module.weight)] == 1:
             out, into = module.weight.shape[::-1] if transposed else module.weight.shape
             found.append(Matrix(name, int(out), int(into), transposed))
     return found
-
-
-def _is_new_head(matrix: Matrix, found: tuple[int, ...] | None) -> bool:
-    """Whether the base lacks a layer outside the repeated ones, or has it with another number of outputs."""
-    out, *into = (found[::-1] if matrix.transposed else found) if found else (0, matrix.into)
-    return not re.search(r"(^|\.)\d+\.", matrix.name) and into == [matrix.into] and out != matrix.out
 
 
 def is_causal(model: Any) -> bool:

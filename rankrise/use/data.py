@@ -22,16 +22,11 @@ from rankrise.use._moments import IGNORED, Moments, labelled, moments, sampled
 from rankrise.use._weights import Source, fingerprint, is_causal, load_model
 from rankrise.watch._pretrained import offline
 
-Example = dict[str, Tensor]
-"""The inputs of one example, without a batch dimension, and its `labels`."""
-
 PICTURES = (".jpeg", ".jpg", ".png", ".webp", ".bmp")
+LONGEST = 512  # the most tokens in an example
 
-LONGEST = 512
-"""The most tokens in an example."""
-
-Judged = Literal["training", "validation"]
-"""The part of a run's or recipe's data whose loss is measured."""
+Example = dict[str, Tensor]  # the inputs of one example, without a batch dimension, and its `labels`
+Judged = Literal["training", "validation"]  # the part of a recipe's data whose loss is measured
 
 __all__ = ["Data", "Measuring", "moments_of", "open_models", "read_data"]
 
@@ -43,10 +38,8 @@ class Data:
     batches: Callable[[], Any]
     examples: int
     evaluate: Callable[[Any], dict[str, float]]
-    measured_on: str
-    """What the loss is measured on, in words."""
-    precision: Callable[[Any], AbstractContextManager[Any]] = nullcontext
-    """The context in which a model computes the loss."""
+    measured_on: str  # what the loss is measured on, in words
+    precision: Callable[[Any], AbstractContextManager[Any]] = nullcontext  # in which a model is trained
 
 
 def open_models(
@@ -88,15 +81,14 @@ def read_data(
     half = min(measuring.examples, len(examples) // 2)
     held_out = examples[half:]
 
+    @torch.no_grad()
     def evaluate(model: Any) -> dict[str, float]:
         total, count = 0.0, 0
-        with torch.no_grad():
-            for batch in batched(held_out, size, model):
-                predicted = len(next(iter(batch.values())))
-                if is_causal(model):
-                    predicted = int(batch["attention_mask"][:, 1:].sum())
-                total += float(labelled(model, batch)) * predicted
-                count += predicted
+        for batch in batched(held_out, size, model):
+            words = batch["attention_mask"][:, 1:] if is_causal(model) else None
+            predicted = len(batch["labels"]) if words is None else int(words.sum())
+            total += float(labelled(model, batch)) * predicted
+            count += predicted
         return {"loss": total / count}
 
     on = f"{len(held_out)} held-out examples"
@@ -115,8 +107,8 @@ def _of_recipe(settings: TrainSettings, model: nn.Module, measuring: Measuring, 
     count = min(measuring.examples, task.examples)
     evaluate, on = evaluation(task, settings), "the whole validation set"
     if judged == "training":
-        evaluate, judged_by = training_evaluation(task, settings)
-        on = f"{judged_by} training examples"
+        evaluate, number = training_evaluation(task, settings)
+        on = f"{number} training examples"
     batches = partial(training_inputs, task, settings, count)
     return Data(batches, count, evaluate, on, partial(as_trained, settings))
 
@@ -131,11 +123,8 @@ def moments_of(
     file = measuring.moments
     if file is not None and file.exists():
         found = Moments.load(file)
-        if model is not None and found.about.get("model") not in (None, fingerprint(model)):
-            raise RankriseError(
-                f"The moments in {file} were measured on a model with other weights: measure them on this "
-                "one, into another file."
-            )
+        if model is not None and found.about["model"] != fingerprint(model):
+            raise RankriseError(f"{file} has moments of other weights: measure these into another file.")
         return found
     if data is None:
         if file is not None:
@@ -167,8 +156,7 @@ def read_examples(path: Path, model: Any, checkpoint: str | Path, at_most: int) 
             "any text to a language model."
         )
     prepare = _prepared(checkpoint, "AutoTokenizer" if is_text else "AutoImageProcessor")
-    places = getattr(model.config, "max_position_embeddings", None) or LONGEST
-    length = min(LONGEST, places) if places > 1 else LONGEST
+    length = min(LONGEST, getattr(model.config, "max_position_embeddings", None) or LONGEST)
     if not is_text:
         examples = _pictures(path, model, prepare)
     elif path.suffix in (".jsonl", ".json"):
@@ -187,15 +175,15 @@ def batched(examples: Sequence[Example], size: int, model: Any) -> Iterator[Exam
     padding = model.config.pad_token_id if "input_ids" in examples[0] else None
     known = padding is not None and 0 <= padding < model.get_input_embeddings().num_embeddings
     filling: dict[str, Any] = {"labels": IGNORED, "input_ids": padding if known else 0}
+
+    def together(name: str, rows: list[Tensor]) -> Tensor:
+        if rows[0].ndim != 1:
+            return torch.stack(rows).to(device)
+        return nn.utils.rnn.pad_sequence(rows, True, filling.get(name, 0)).to(device)
+
     for start in range(0, len(examples), size):
-        part, batch = examples[start : start + size], {}
-        for name in part[0]:
-            rows = [each[name] for each in part]
-            if rows[0].ndim == 1:
-                batch[name] = nn.utils.rnn.pad_sequence(rows, True, filling.get(name, 0)).to(device)
-            else:
-                batch[name] = torch.stack(rows).to(device)
-        yield batch
+        part = examples[start : start + size]
+        yield {name: together(name, [each[name] for each in part]) for name in part[0]}
 
 
 def _blocks(path: Path, tokenizer: Any, length: int, at_most: int) -> Iterator[Example]:
@@ -232,11 +220,10 @@ def _pictures(path: Path, model: Any, prepare: Any) -> Iterator[Example]:
     """The images in one folder per class, one of each class in turn."""
     image = require("PIL.Image", extra="train", purpose="An image folder")
     folders, classes = sorted(each for each in path.iterdir() if each.is_dir()), _classes(model)
-    named = all(folder.name in classes for folder in folders)
-    if not named and len(folders) != model.config.num_labels:
+    named, count = all(folder.name in classes for folder in folders), model.config.num_labels
+    if not named and len(folders) != count:
         raise RankriseError(
-            f"{str(path)!r} has {len(folders)} folders, and the model {model.config.num_labels} classes: "
-            "make one per class."
+            f"{str(path)!r} has {len(folders)} folders: make one for each of {count} classes."
         )
     labels = [classes[folder.name] if named else place for place, folder in enumerate(folders)]
     files = [[f for f in sorted(folder.iterdir()) if f.suffix.lower() in PICTURES] for folder in folders]

@@ -66,12 +66,12 @@ def test_curves_rise_to_the_whole_gain(name: str) -> None:
     tuned = changed(base, 0.2)
     weights = deepcopy(tuned.state_dict())
     moments = use.moments(tuned, [inputs(tuned, 16, seed) for seed in range(4)], use.sampled)
-    named = ("all", "q", "kq", "vo", "kq+vo")
+    named = ("all", "q", "KQ", "VO", "KQ+VO")
     found = use.truncate(base, tuned, imitation(tuned), groups=named, moments=moments)
     assert all(torch.equal(tensor, weights[key]) for key, tensor in tuned.state_dict().items())
     assert {(curve.group, curve.method) for curve in found.curves} == {
         *((name, method) for name in ("all", "q") for method in ("plain", "weighted")),
-        *((name, "plain") for name in ("KQ", "VO", "KQ and VO")),
+        *((name, "plain") for name in ("KQ", "VO", "KQ+VO")),
     }
     for curve in found.curves:
         assert curve.points[-1].gain == pytest.approx(1, abs=0.02), curve.group
@@ -116,7 +116,7 @@ def test_the_config_gives_every_module_the_ranks_that_were_found(name: str, weig
 @pytest.mark.parametrize(
     ("given", "named"),
     [
-        ({"groups": ("kq",)}, "Llama"),
+        ({"groups": ("KQ",)}, "Llama"),
         ({"gain": 2.0}, "gain"),
         ({"evaluate": lambda model: 1.0}, "gain"),
     ],

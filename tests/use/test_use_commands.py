@@ -95,10 +95,10 @@ def test_images_in_folders_and_curves_that_are_measured_once(folders, capsys) ->
             Image.fromarray(pixels).save(images / name / f"{number}.png")
     models = [folders["vit"] / "base", folders["vit"] / "tuned", "--data", images]
     words = ["truncate", *models, "--out", here / "curves"]
-    found = answer(capsys, *words, "--groups", "all,q,kq+vo")
-    assert {curve["group"] for curve in found["curves"]} == {"all", "q", "KQ and VO"}
+    found = answer(capsys, *words, "--groups", "all,q,KQ+VO")
+    assert {curve["group"] for curve in found["curves"]} == {"all", "q", "KQ+VO"}
     assert [path.name for path in (here / "curves").iterdir()] == ["truncation.json"]
-    assert answer(capsys, *words, "--groups", "all,q,kq+vo")["curves"] == found["curves"]
+    assert answer(capsys, *words, "--groups", "all,q,KQ+VO")["curves"] == found["curves"]
     assert {curve["group"] for curve in answer(capsys, *words, "--groups", "q")["curves"]} == {"q"}
     kept = json.loads((here / "curves/truncation.json").read_text())
     assert sorted(map(str, kept["curves"])) == sorted(map(str, found["curves"]))
@@ -120,7 +120,7 @@ def test_a_run_of_ours_brings_its_initial_weights_and_its_data(tmp_path: Path, c
     )  # fmt: skip
     run, config = tmp_path / "run", tmp_path / "lora.json"
     train(settings, run)
-    words = ["--groups", "all,kq", "--examples", 200, "--config", config]
+    words = ["--groups", "all,KQ", "--examples", 200, "--config", config]
     found = answer(capsys, "truncate", run, *words)
     assert json.loads(config.read_text()) == found["config"]
     curves = {(curve["group"], curve["method"]): curve for curve in found["curves"]}
@@ -131,7 +131,7 @@ def test_a_run_of_ours_brings_its_initial_weights_and_its_data(tmp_path: Path, c
     steps = [json.loads(line) for line in (run / "steps.jsonl").read_text().splitlines()]
     assert found["measured_on"] == "1500 training examples"
     assert found["trained"]["validation_loss"] == pytest.approx(steps[-1]["validation_loss"], rel=1e-4)
-    again = answer(capsys, "truncate", run, "--groups", "kq", "--loss", "validation", "--out", run)
+    again = answer(capsys, "truncate", run, "--groups", "KQ", "--loss", "validation", "--out", run)
     assert again["measured_on"] == "the whole validation set"
     assert again["trained"]["loss"] == pytest.approx(steps[-1]["validation_loss"], rel=1e-4)
     (claim,) = (c for c in check_claims(open_runs([run]), everything=True) if c.name == "functional rank")
