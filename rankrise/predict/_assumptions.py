@@ -150,7 +150,9 @@ def _curvature(loss: Loss, stage: Stage) -> float:
     ranks = tuple(min(shape) - len(rates) for shape, rates in zip(loss.shapes, stage.rates, strict=True))
     space = FactorSpace(loss, ranks)
     x = space.pack(balanced(stage.points, ranks))
-    values = -Linearised(space, space.here(x)).values
+    spectrum = Linearised(space, space.here(x), dense=True).spectrum
+    assert spectrum is not None
+    values = -spectrum.values
     gauge = sum(rank * rank for rank in ranks)
     kept = values[values.abs().argsort(descending=True)[: len(values) - gauge]]
     return float(kept.min()) if len(kept) else math.inf
