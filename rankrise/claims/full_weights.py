@@ -11,7 +11,7 @@ from rankrise.claims.toy import OnToyRun
 from rankrise.recipes.toy_settings import log10_of
 from rankrise.runs import FullWeights as Curve
 from rankrise.runs import NotRecorded, ToyRun
-from rankrise.runs.toy.run import ACTIVE
+from rankrise.runs.toy import ACTIVE
 
 LEARNED = 0.05
 """A singular value counts as learned above this fraction of the largest at the end."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from rankrise import predict
 from rankrise.claims.claim import How, Number, Statement, other
 from rankrise.runs import NotRecorded, PerturbedCurve, Run, ToyRun
-from rankrise.runs.toy.run import ACTIVE
+from rankrise.runs.toy import ACTIVE
 
 CONSIDERED = 0.9
 """Stages after this fraction of the run are left out: at a finite scale they may come after its end."""

@@ -68,7 +68,7 @@ def toy(
     from rankrise.foundations.provenance import command_line
     from rankrise.record.folder import has_run
     from rankrise.runs import open_toy
-    from rankrise.runs.toy.pieces import pieces_of
+    from rankrise.runs.toy import pieces_of
     from rankrise.toy import run_toy
 
     recipe = "toy-quick" if quick else recipe

@@ -6,9 +6,9 @@
 """
 
 from rankrise.foundations.errors import NotRecorded
-from rankrise.runs._open import Run, by_kind, folders_of, found_stages, open
+from rankrise.runs._open import Run, by_kind, found_stages, open
 from rankrise.runs._study import Choice, Study, choices_of, studies
-from rankrise.runs.toy.run import Descent, FullWeights, PerturbedCurve, ToyRun, open_toy
+from rankrise.runs.toy import Descent, FullWeights, PerturbedCurve, ToyRun, open_toy
 from rankrise.watch import TrackedRun
 
 __all__ = [
@@ -23,7 +23,6 @@ __all__ = [
     "TrackedRun",
     "by_kind",
     "choices_of",
-    "folders_of",
     "found_stages",
     "open",
     "open_toy",

@@ -1,17 +1,16 @@
 """Open folders as runs, toy or tracked, alone or in the folder of a sweep."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
-from weakref import WeakKeyDictionary
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.record.folder import RUN, checkpoints_below, has_run, read_run
-from rankrise.runs.toy.run import ToyRun, open_toy
+from rankrise.runs.toy import ToyRun, open_toy
 from rankrise.watch import TrackedRun, find_stages
 from rankrise.watch.types import StagesFound
 
 Run = ToyRun | TrackedRun
-_stages: WeakKeyDictionary[TrackedRun, StagesFound] = WeakKeyDictionary()
 
 
 def open(paths: str | Path | Sequence[str | Path]) -> list[Run]:
@@ -21,33 +20,25 @@ def open(paths: str | Path | Sequence[str | Path]) -> list[Run]:
     Traceback (most recent call last):
     rankrise.RankriseError: no/such/folder does not exist: pass a folder written by ...
     """
-    return [_opened(folder) for folder in folders_of(paths)]
-
-
-def folders_of(paths: str | Path | Sequence[str | Path]) -> list[Path]:
-    """The folders that `open` opens; a folder of runs is replaced by those in it, sorted by name."""
     found: list[Path] = []
     for folder in map(Path, [paths] if isinstance(paths, str | Path) else paths):
         inner = [] if has_run(folder) else sorted(folder.glob(f"*/{RUN}"))
         found += [path.parent for path in inner] or [folder]
-    return list(dict.fromkeys(found))
+    return [_opened(folder) for folder in dict.fromkeys(found)]
 
 
-def by_kind(opened: Sequence[Run]) -> list[list[ToyRun] | list[TrackedRun]]:
+def by_kind(opened: Sequence[Run]) -> list[list[Run]]:
     """The runs grouped by kind, the kind of the first run first."""
     if not opened:
         raise RankriseError("no run was passed: pass one or more folders of runs.")
-    toys = [run for run in opened if isinstance(run, ToyRun)]
-    tracked = [run for run in opened if isinstance(run, TrackedRun)]
-    kinds: list[list[ToyRun] | list[TrackedRun]] = [toys, tracked] if opened[0] in toys else [tracked, toys]
-    return [same for same in kinds if same]
+    kinds = dict.fromkeys(map(type, opened))
+    return [[run for run in opened if type(run) is kind] for kind in kinds]
 
 
+@lru_cache(maxsize=32)
 def found_stages(run: TrackedRun) -> StagesFound:
     """The stages of a run, searched for once."""
-    if run not in _stages:
-        _stages[run] = find_stages(run)
-    return _stages[run]
+    return find_stages(run)
 
 
 def _opened(folder: Path) -> Run:

@@ -11,9 +11,9 @@ from typing import Any
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.settings import in_words
-from rankrise.recipes.train_settings import TrainSettings, science_of
+from rankrise.recipes.train_settings import science_of
 from rankrise.runs._open import Run
-from rankrise.runs.toy.run import ToyRun
+from rankrise.runs.toy import ToyRun
 from rankrise.watch import TrackedRun
 
 BASE = "base"
@@ -31,8 +31,6 @@ TITLES = FAMILIES | {"tinyimagenet100": "ImageNet subset", "tinyimagenet": "Tiny
 MODELS = {"GPT2LMHeadModel": "GPT-2", "InContextRegressor": "GPT-2"}
 """Models named in titles, by their class."""
 
-ORDER = list(science_of(TrainSettings().to_dict()))
-"""Settings in the order in which choices of them are listed."""
 WORDS = {
     "augmentation none": "no augmentation",
     "augmentation rand-augment": "RandAugment",
@@ -91,8 +89,9 @@ class Study:
         """Runs grouped by all but scale and seed."""
         groups: dict[str, list[TrackedRun]] = {}
         for one in self.members:
+            shapes = [(layer["heads"], layer["d_model"], layer["d_head"]) for layer in one.layers]
             science = _science(one) | {"seed": None, "initialisation_scale": None}
-            groups.setdefault(str((_shapes(one), science)), []).append(one)
+            groups.setdefault(str((shapes, one.products, science)), []).append(one)
         return list(groups.values())
 
     @cached_property
@@ -100,29 +99,25 @@ class Study:
         """The runs that speak for the study, one per seed: those trained longest, or the base of choices, at
         the scale nearest to 1.
         """
-        best = max(
-            self.members,
-            key=lambda one: (one.last_finite_step, one.name == BASE, -_from_unit(one.scale), -one.seed),
-        )
-        (alike,) = (group for group in self.alike if best in group)
+
+        def rank(one: TrackedRun) -> tuple[float, ...]:
+            return one.last_finite_step, one.name == BASE, -_from_unit(one.scale), -one.seed
+
+        best = max(self.members, key=rank)
+        alike = next(group for group in self.alike if best in group)
         scale = min((one.scale for one in alike), key=lambda scale: (_from_unit(scale), -scale))
-        return one_per_seed(one for one in alike if one.scale == scale)
+        return _one_per_seed(one for one in alike if one.scale == scale)
 
     @cached_property
     def scales(self) -> dict[float, tuple[TrackedRun, ...]]:
         """Runs by scale, largest first, of the settings that have the most scales above 0."""
         alike = max(self.alike, key=lambda group: (len({one.scale for one in group}), len(group)))
         scales = sorted({one.scale for one in alike if one.scale > 0}, reverse=True)
-        return {scale: one_per_seed(one for one in alike if one.scale == scale) for scale in scales}
+        return {scale: _one_per_seed(one for one in alike if one.scale == scale) for scale in scales}
 
 
 def _science(run: TrackedRun) -> dict[str, Any]:
     return science_of(run.recipe) if run.recipe else {}
-
-
-def _shapes(run: TrackedRun) -> tuple[object, ...]:
-    layers = tuple((layer["heads"], layer["d_model"], layer["d_head"]) for layer in run.layers)
-    return *layers, run.products
 
 
 def _from_unit(scale: float) -> float:
@@ -130,7 +125,7 @@ def _from_unit(scale: float) -> float:
     return abs(math.log(scale)) if scale > 0 else math.inf
 
 
-def one_per_seed(members: Iterable[TrackedRun]) -> tuple[TrackedRun, ...]:
+def _one_per_seed(members: Iterable[TrackedRun]) -> tuple[TrackedRun, ...]:
     """The longest run of each seed."""
     longest = {one.seed: one for one in sorted(members, key=lambda one: one.last_finite_step)}
     return tuple(longest[seed] for seed in sorted(longest))
@@ -195,13 +190,13 @@ def choices_of(study: Study) -> list[Choice]:
         if now and "epochs" not in changes and (run.layers, run.products) == (base.layers, base.products):
             found.setdefault(str(changes), (changes, []))[1].append(run)
 
-    return sorted((Choice(changes, one_per_seed(runs)) for changes, runs in found.values()), key=_place)
+    places = {name: place for place, name in enumerate(before)}
 
+    def place(choice: Choice) -> list[tuple[int, float, str]]:
+        """By the order of settings, then by their values."""
+        return [
+            (places.get(name, len(places)), value if isinstance(value, float) else 0.0, str(value))
+            for name, value in choice.changes.items()
+        ]
 
-def _place(choice: Choice) -> list[tuple[int, float, str]]:
-    """Choices are listed by the order of settings, then by their values."""
-    places = {name: place for place, name in enumerate(ORDER)}
-    return [
-        (places.get(name, len(ORDER)), value if isinstance(value, float) else 0.0, str(value))
-        for name, value in choice.changes.items()
-    ]
+    return sorted((Choice(changes, _one_per_seed(runs)) for changes, runs in found.values()), key=place)

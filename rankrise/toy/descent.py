@@ -7,10 +7,9 @@ import torch
 from torch import Tensor
 
 from rankrise import predict
-from rankrise.predict.types import DiagonalHead, DiagonalTransformer, FullHead
-from rankrise.runs.toy.run import ACTIVE, Descent, FullWeights
-
-Network = DiagonalHead | DiagonalTransformer
+from rankrise.predict.types import DiagonalHead, FullHead
+from rankrise.runs import Descent, FullWeights
+from rankrise.runs.toy import ACTIVE, Network
 
 POINTS, FULL_POINTS = 400, 500
 LARGEST = 1e100
@@ -26,13 +25,6 @@ def gradient_descent(
 
     It is Euler's method on the flow. On a plateau a weight grows by `1 + step*g` per step where the flow
     grows it by `exp(step*g)`, so that each stage comes late by a part `step*g/2`, which halves with the step.
-
-    >>> from rankrise import predict
-    >>> network = predict.diagonal_head(dimension=2, tokens=3, samples=20)
-    >>> u0, v0 = predict.random_start(network)
-    >>> descent = gradient_descent(network, u0, v0, log10_alpha=-2, step=0.02, until=1.0)
-    >>> bool(descent.losses[-1] < descent.losses[0]), len(descent.times)
-    (True, 232)
     """
 
     def change(weights: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,17 +10,18 @@ from torch import Tensor
 from rankrise import predict
 from rankrise.foundations.files import write_json
 from rankrise.recipes.toy_settings import ToySettings, log10_of
-from rankrise.runs.toy.pieces import Piece, needs
-from rankrise.runs.toy.run import (
+from rankrise.runs import PerturbedCurve, ToyRun
+from rankrise.runs.toy import (
     ACTIVE,
-    PerturbedCurve,
-    ToyRun,
-    write_curves,
+    Network,
+    Piece,
+    needs,
     write_flow,
+    write_parts,
     write_perturbations,
     write_stages,
 )
-from rankrise.toy.descent import Network, gradient_descent, train_full_weights
+from rankrise.toy.descent import gradient_descent, train_full_weights
 
 CURVE_POINTS = 64
 """Points of each perturbed curve; curves are kept in single precision."""
@@ -47,28 +48,23 @@ def initialisation_of(settings: ToySettings, seed: int) -> tuple[Tensor, Tensor]
 def compute(folder: Path, settings: ToySettings, piece: Piece) -> None:
     """Compute one piece and write its file, once the pieces that it needs are there."""
     run, network, seed = ToyRun(folder, settings, {}), network_of(settings, piece.seed), piece.seed
+    start, scale = initialisation_of(settings, seed), log10_of(piece.alpha or settings.full_scale)
     while not all(map(run.has, needs(piece, settings))):
         sleep(0.05)
     match piece.kind:
         case "stages":
-            stages = predict.greedy(network, until=settings.until)
-            labels = [network.label(coordinate) for coordinate in range(network.size)]
-            places = [network.place(coordinate) for coordinate in range(network.size)]
-            write_stages(folder, seed, labels, places, stages)
+            write_stages(folder, piece, predict.greedy(network, until=settings.until), network)
         case "flow":
-            start, scale = initialisation_of(settings, seed), log10_of(piece.alpha)
             flow = predict.gradient_flow(network, *start, scale, settings.until, settings.tolerance)
-            write_flow(folder, piece, flow, settings.tolerance)
+            write_flow(folder, piece, flow)
         case "descent":
-            start, scale = initialisation_of(settings, seed), log10_of(piece.alpha)
             step = piece.step or settings.step
-            write_curves(folder, piece, gradient_descent(network, *start, scale, step, settings.until))
+            write_parts(folder, piece, vars(gradient_descent(network, *start, scale, step, settings.until)))
         case "full":
-            scale, until = log10_of(settings.full_scale), settings.full_until
-            full = train_full_weights(network, scale, settings.step, until, seed + 2_000_000)
-            write_curves(folder, piece, full)
+            full = train_full_weights(network, scale, settings.step, settings.full_until, seed + 2_000_000)
+            write_parts(folder, piece, vars(full))
         case "strict-minima" | "noise-robustness":
-            _perturb(run, settings, piece, network)
+            write_perturbations(folder, piece, _perturbed(run, piece, network))
         case "assumptions":
             stages = run.stages(seed)
             checked: dict[str, object] = {"nothing to check": stages.message}
@@ -78,17 +74,16 @@ def compute(folder: Path, settings: ToySettings, piece: Piece) -> None:
             write_json(folder / piece.file, checked)
         case "comparison":
             stages = run.stages(seed)
-            names = ("largest_time_error", "largest_point_error")
             rows = {}
             for alpha in settings.alphas if stages else ():
-                comparison = predict.compare(stages, run.flow(seed, alpha), ACTIVE)
-                rows[alpha] = asdict(comparison) | {name: getattr(comparison, name) for name in names}
+                found = predict.compare(stages, run.flow(seed, alpha), ACTIVE)
+                rows[alpha] = asdict(found) | {"largest_time_error": found.largest_time_error}
             write_json(folder / piece.file, rows)
 
 
-def _perturb(run: ToyRun, settings: ToySettings, piece: Piece, network: Network) -> None:
+def _perturbed(run: ToyRun, piece: Piece, network: Network) -> list[PerturbedCurve]:
     """Add noise at random times, or less noise whenever a coordinate has just crossed the threshold."""
-    flow = run.flow(piece.seed, settings.alphas[-1])
+    settings, flow = run.settings, run.flow(piece.seed, run.settings.alphas[-1])
     source = torch.Generator().manual_seed(piece.seed)
     if piece.kind == "strict-minima":
         std = settings.strict_minima_std
@@ -108,6 +103,4 @@ def _perturb(run: ToyRun, settings: ToySettings, piece: Piece, network: Network)
         # Closer together at first, where the perturbed flow moves fastest.
         at = last * torch.linspace(0, 1, CURVE_POINTS, dtype=torch.float64).square()
         curves.append(PerturbedCurve(time, at, original.at(at).float(), perturbed.at(at).float()))
-    write_perturbations(
-        run.folder, piece, curves, std=std, threshold=settings.threshold, duration=settings.duration
-    )
+    return curves

@@ -18,8 +18,8 @@ from rankrise.foundations.files import is_taken
 from rankrise.foundations.provenance import machine, now, versions
 from rankrise.recipes.toy_settings import ToySettings
 from rankrise.record.folder import has_run, write_run
-from rankrise.runs.toy.pieces import Piece, pieces_of
-from rankrise.runs.toy.run import ToyRun, open_toy
+from rankrise.runs import ToyRun, open_toy
+from rankrise.runs.toy import Piece, pieces_of
 from rankrise.toy.experiments import compute
 
 
@@ -28,7 +28,6 @@ def run_toy(
     settings: ToySettings,
     workers: int = 1,
     command: str = "",
-    note: str = "",
     progress: Callable[[int], None] | None = None,
 ) -> ToyRun:
     """Run every experiment that `settings` asks for into `folder`, skipping finished ones.
@@ -43,9 +42,7 @@ def run_toy(
     ...     len(run.missing), run.flow(seed=0, alpha="1e-4").ending
     (0, 'reached')
     """
-    if workers < 1:
-        raise RankriseError(f"workers is {workers}: pass a whole number of 1 or more.")
-    run = _begin(Path(folder), settings, command, note)
+    run = _begin(Path(folder), settings, command)
     waiting = run.missing
     done = len(pieces_of(settings)) - len(waiting)
     with closing(_computed(run, waiting, workers)) as finished:
@@ -86,22 +83,22 @@ def _computed(run: ToyRun, pieces: list[Piece], workers: int) -> Generator[None]
         pool.shutdown(cancel_futures=True)
 
 
-def _begin(folder: Path, settings: ToySettings, command: str, note: str) -> ToyRun:
+def _begin(folder: Path, settings: ToySettings, command: str) -> ToyRun:
     """The run in `folder`, new or to be resumed."""
+    wanted = settings.to_dict()
     if has_run(folder):
         run = open_toy(folder)
-        found = run.settings.to_dict()
-        for name, value in settings.to_dict().items():
-            if found[name] != value:
+        for name, found in run.settings.to_dict().items():
+            if found != wanted[name]:
                 raise RankriseError(
-                    f"{folder} holds a run with {name} {found[name]}, not {value}: pass the same settings to "
-                    "resume it, or another folder."
+                    f"{folder} holds a run with {name} {found}, not {wanted[name]}: pass the same settings "
+                    "to resume it, or another folder."
                 )
         return run
     if is_taken(folder):
         raise RankriseError(f"{folder} exists and is not a run: pass a new or an empty folder.")
-    info: dict[str, Any] = {"settings": settings.to_dict(), "versions": versions(), "machine": machine()}
-    info |= {"command": command, "started": now(), "finished": None, "note": note}
+    info: dict[str, Any] = {"settings": wanted, "versions": versions(), "machine": machine()}
+    info |= {"command": command, "started": now(), "finished": None}
     write_run(folder, "toy", info)
     return ToyRun(folder, settings, info)
 
@@ -109,11 +106,11 @@ def _begin(folder: Path, settings: ToySettings, command: str, note: str) -> ToyR
 def _begin_worker() -> None:
     """One thread, and an end when the parent is killed."""
     torch.set_num_threads(1)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
-
-    def watch() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
+    parent.join()
+    os._exit(1)

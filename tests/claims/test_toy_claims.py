@@ -15,7 +15,7 @@ from rankrise.claims import STATEMENTS, Claim, check_claims
 from rankrise.claims.full_weights import drops, early_rank, overlap, together
 from rankrise.claims.toy import OnToyRun, remaining
 from rankrise.runs import PerturbedCurve, ToyRun, open, open_toy
-from rankrise.runs.toy.run import FullWeights
+from rankrise.runs.toy import FullWeights
 from rankrise.toy import ToySettings, experiments, run_toy
 
 pytestmark = pytest.mark.slow

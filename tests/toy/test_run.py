@@ -13,7 +13,7 @@ import torch
 
 from rankrise import RankriseError, predict
 from rankrise.runs import ToyRun, open_toy
-from rankrise.runs.toy.pieces import Piece, needs, pieces_of
+from rankrise.runs.toy import Piece, needs, pieces_of
 from rankrise.toy import ToySettings, run_toy
 from rankrise.toy.experiments import initialisation_of, network_of
 

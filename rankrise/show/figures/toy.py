@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 
 from rankrise.recipes.toy_settings import log10_of
 from rankrise.runs import NotRecorded, PerturbedCurve, ToyRun
-from rankrise.runs.toy.pieces import pieces_of
+from rankrise.runs.toy import pieces_of
 from rankrise.show.figures import style
 from rankrise.show.figures.scaffold import Drawn, Rows, figure, grid, legend_of, rows_of
 from rankrise.show.figures.style import BLUE, DASHES, FAINT, INK, STYLES, new_figure, sequence, shades

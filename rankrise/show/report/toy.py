@@ -6,12 +6,12 @@ from html import escape
 from typing import Any
 
 import numpy as np
+import torch
 
 from rankrise import predict
 from rankrise.recipes.toy_settings import log10_of
 from rankrise.runs import Descent, PerturbedCurve, ToyRun
-from rankrise.runs.toy.pieces import Piece
-from rankrise.runs.toy.run import ACTIVE, fine_times
+from rankrise.runs.toy import ACTIVE, Piece
 from rankrise.show.report.arrays import curve
 from rankrise.show.report.html import many, paragraph
 
@@ -124,7 +124,9 @@ def _seed(run: ToyRun, seed: int) -> dict[str, Any]:
 
 
 def _flow(flow: predict.Flow, alpha: str) -> dict[str, Any]:
-    fine = fine_times(flow)  # the solver's steps are so long that lines between them would show
+    start, step = flow.times[:-1, None], flow.times.diff()[:, None]
+    # The solver's steps are so long that lines between them would show.
+    fine = torch.cat([(start + step * torch.arange(4) / 4).flatten(), flow.times[-1:]])
     losses = np.interp(fine.numpy(), flow.times.numpy(), flow.losses.numpy())
     switches: list[list[float]] = [[] for _ in range(flow.values.shape[1])]
     for crossing in flow.crossings(ACTIVE):

@@ -10,7 +10,7 @@ from pages import write_report
 
 from rankrise import RankriseError, watch
 from rankrise.runs import ToyRun, open
-from rankrise.runs.toy.run import ACTIVE
+from rankrise.runs.toy import ACTIVE
 from rankrise.show.report import tracked as tracked_page
 from rankrise.show.report import write_pages
 from rankrise.show.report.toy import gather

@@ -1,10 +1,10 @@
-"""The folder of a toy run, read and written piece by piece, as JSON and safetensors; and its curves."""
+"""The folder of a toy run: pieces in files of their own, JSON or safetensors, and the curves in them."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,15 +12,69 @@ from torch import Tensor
 from rankrise import predict
 from rankrise.foundations.errors import NotRecorded
 from rankrise.foundations.files import read_json, write_json
-from rankrise.predict.types import AttentionEntry, Coordinates
-from rankrise.recipes.toy_settings import ToySettings
+from rankrise.predict.types import AttentionEntry, Coordinates, DiagonalHead, DiagonalTransformer
+from rankrise.recipes.toy_settings import ToySettings, log10_of
 from rankrise.record.folder import RUN, read_run, read_tensors, write_tensors
-from rankrise.runs.toy.pieces import Piece, pieces_of
+
+Network = DiagonalHead | DiagonalTransformer
 
 ACTIVE = 1e-3
 """The size at which a coordinate counts as active, as in `predict.compare`."""
+SMALLEST_FLOAT_SCALE = -300.0
+"""Gradient descent holds the weights themselves, so it ends where floats end; the exact flow does not."""
 NOTHING = torch.zeros(0, dtype=torch.float64)
 ADVICE = "delete it and start the run again, which redoes what is missing"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One experiment of one seed; `alpha` if it has one, `step` if it is not the run's own."""
+
+    kind: str
+    seed: int
+    alpha: str = ""
+    step: float | None = None
+
+    @property
+    def name(self) -> str:
+        """The piece's file within its run, without the ending."""
+        parts = [self.kind, self.alpha, "" if self.step is None else f"step-{self.step:g}"]
+        return f"seed-{self.seed}/" + "-".join(filter(None, parts))
+
+    @property
+    def file(self) -> str:
+        """The file that exists once the piece is finished."""
+        ending = "json" if self.kind in ("stages", "comparison", "assumptions") else "safetensors"
+        return f"{self.name}.{ending}"
+
+
+def pieces_of(settings: ToySettings) -> list[Piece]:
+    """Every piece of a run: those that take longest first, and those that need others after them."""
+    chosen, alphas, pieces = settings.experiments, settings.alphas[::-1], list[Piece]()
+    scales = [alpha for alpha in alphas if log10_of(alpha) >= SMALLEST_FLOAT_SCALE]
+    for seed in settings.seeds:
+        if "full" in chosen:
+            pieces.append(Piece("full", seed))
+        if "descent" in chosen:
+            pieces += [Piece("descent", seed, alpha) for alpha in scales]
+            pieces += [Piece("descent", seed, scales[0], step) for step in settings.other_steps if scales]
+        if "stages" in chosen:
+            pieces.append(Piece("stages", seed))
+        if "flow" in chosen:
+            pieces += [Piece("flow", seed, alpha) for alpha in alphas]
+            pieces += [Piece(kind, seed) for kind in ("strict-minima", "noise-robustness") if kind in chosen]
+        if "stages" in chosen:
+            pieces.append(Piece("assumptions", seed))
+        if {"flow", "stages"} <= set(chosen):
+            pieces.append(Piece("comparison", seed))
+    return pieces
+
+
+def needs(piece: Piece, settings: ToySettings) -> list[Piece]:
+    """The pieces that must be finished before this one starts."""
+    stages, flows = Piece("stages", piece.seed), [Piece("flow", piece.seed, one) for one in settings.alphas]
+    perturbed = {"strict-minima": flows[-1:], "noise-robustness": flows[-1:]}
+    return (perturbed | {"assumptions": [stages], "comparison": [stages, *flows]}).get(piece.kind, [])
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,9 +119,6 @@ class FullWeights:
         return self.times / (-self.log10_scale * math.log(10))
 
 
-Curves = TypeVar("Curves", Descent, FullWeights)
-
-
 @dataclass(frozen=True)
 class PerturbedCurve:
     """One perturbation: noise was added at rescaled time `start`, from which `times` (n,) count on.
@@ -79,12 +130,6 @@ class PerturbedCurve:
     times: Tensor
     original: Tensor
     perturbed: Tensor
-
-
-def fine_times(flow: predict.Flow) -> Tensor:
-    """The steps of a flow, and three times between each two: the flow bends between steps."""
-    start, step = flow.times[:-1, None], flow.times.diff()[:, None]
-    return torch.cat([(start + step * start.new_tensor([0.0, 0.25, 0.5, 0.75])).flatten(), flow.times[-1:]])
 
 
 def open_toy(folder: str | Path, info: dict[str, Any] | None = None) -> "ToyRun":
@@ -156,17 +201,16 @@ class ToyRun:
 
     def descent(self, seed: int, alpha: str, step: float | None = None) -> Descent:
         """Plain gradient descent at a scale, with the run's own step or another of its steps."""
-        return self._curves(Descent, Piece("descent", seed, alpha, step))
+        return Descent(**self._curves(Piece("descent", seed, alpha, step)))
 
     def full(self, seed: int) -> FullWeights:
         """Training of full weight matrices."""
-        return self._curves(FullWeights, Piece("full", seed))
+        return FullWeights(**self._curves(Piece("full", seed)))
 
-    def _curves(self, kind: type[Curves], piece: Piece) -> Curves:
+    def _curves(self, piece: Piece) -> dict[str, Any]:
         tensors, texts = self._read(piece.file)
         names = [name for name in ("step", "log10_alpha", "log10_scale") if name in texts]
-        parts: dict[str, Any] = {name: float(texts[name]) for name in names}
-        return kind(**parts, **tensors, message=texts["message"])
+        return tensors | {name: float(texts[name]) for name in names} | {"message": texts["message"]}
 
     def perturbations(self, seed: int, kind: str) -> list[PerturbedCurve]:
         """The "strict-minima" or "noise-robustness" experiments, in order of time."""
@@ -193,41 +237,38 @@ class ToyRun:
         return self._files[file]
 
 
-def write_stages(
-    folder: Path, seed: int, labels: Sequence[str], places: Sequence[AttentionEntry], stages: predict.Stages
-) -> None:
+def write_stages(folder: Path, piece: Piece, stages: predict.Stages, network: Network) -> None:
     """Write Algorithm 1's stages, and the names and places of the coordinates."""
-    piece, points = Piece("stages", seed), [stage.point for stage in stages]
-    stacked = torch.stack(points) if points else torch.zeros(0, len(labels), dtype=torch.float64)
-    write_tensors(folder / f"{piece.name}.safetensors", {"points": stacked}, {})
+    points = [stage.point for stage in stages]
+    stacked = torch.stack(points) if points else NOTHING.new_zeros(0, network.size)
+    write_tensors(folder / f"{piece.name}.safetensors", {"points": stacked})
+    labels, places = zip(*((network.label(at), network.place(at)) for at in range(network.size)), strict=True)
     write_json(folder / piece.file, stages.to_dict(points=False) | {"labels": labels, "places": places})
 
 
-def write_flow(folder: Path, piece: Piece, flow: predict.Flow, tolerance: float) -> None:
+def write_flow(folder: Path, piece: Piece, flow: predict.Flow) -> None:
     """Write a flow, with all that is needed to interpolate it exactly."""
     assert flow.coordinates is not None
-    tensors = {"times": flow.times, "losses": flow.losses, "places": flow.places, "rates": flow.rates}
-    tensors["values"] = flow.values.float()  # for other readers; ours has them from the places
-    tensors["activation_times"] = flow.activation_times(ACTIVE)
-    tensors |= {f"coordinates.{name}": constant for name, constant in flow.coordinates._asdict().items()}
-    texts = {name: str(getattr(flow, name)) for name in ("ending", "message", "gradients")}
-    texts |= {"log10_alpha": repr(-flow.log_inverse_alpha / math.log(10)), "tolerance": repr(tolerance)}
-    write_tensors(folder / piece.file, tensors, texts)
+    names = ("times", "losses", "places", "rates", "ending", "message", "gradients")
+    parts = {name: getattr(flow, name) for name in names}
+    parts["log10_alpha"] = -flow.log_inverse_alpha / math.log(10)
+    parts["values"] = flow.values.float()  # for other readers; ours has them from the places
+    parts["activation_times"] = flow.activation_times(ACTIVE)
+    parts |= {f"coordinates.{name}": constant for name, constant in flow.coordinates._asdict().items()}
+    write_parts(folder, piece, parts)
 
 
-def write_curves(folder: Path, piece: Piece, curves: Descent | FullWeights) -> None:
-    """Write the curves of gradient descent, on diagonal or full weights."""
-    parts = vars(curves)
-    tensors = {name: part for name, part in parts.items() if isinstance(part, Tensor)}
-    texts = {name: str(part) for name, part in parts.items() if not isinstance(part, Tensor)}
-    write_tensors(folder / piece.file, tensors, texts)
-
-
-def write_perturbations(folder: Path, piece: Piece, curves: list[PerturbedCurve], **settings: float) -> None:
+def write_perturbations(folder: Path, piece: Piece, curves: Sequence[PerturbedCurve]) -> None:
     """Write the curves of a perturbation experiment."""
-    tensors: dict[str, Tensor] = {}
+    parts: dict[str, Any] = {"experiments": len(curves)}
     for number, curve in enumerate(curves):
-        parts = vars(curve) | {"start": torch.tensor(curve.start, dtype=torch.float64)}
-        tensors |= {f"{name}_{number}": part for name, part in parts.items()}
-    texts = {name: repr(value) for name, value in settings.items()} | {"experiments": str(len(curves))}
+        tensors = vars(curve) | {"start": torch.tensor(curve.start, dtype=torch.float64)}
+        parts |= {f"{name}_{number}": tensor for name, tensor in tensors.items()}
+    write_parts(folder, piece, parts)
+
+
+def write_parts(folder: Path, piece: Piece, parts: dict[str, Any]) -> None:
+    """Write a piece: tensors as they are, all else as text."""
+    tensors = {name: part for name, part in parts.items() if isinstance(part, Tensor)}
+    texts = {name: str(part) for name, part in parts.items() if name not in tensors}
     write_tensors(folder / piece.file, tensors, texts)
