@@ -1,4 +1,4 @@
-"""The prose pages: lines a person can read in an editor, and commands that exist with the flags they show."""
+"""The prose pages show commands, flags, names and places that exist."""
 
 import re
 import shlex
@@ -14,7 +14,6 @@ from rankrise.commands.flags import parsed
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
-LONGEST = 120
 
 
 def commands_shown() -> Iterator[tuple[str, str]]:
@@ -35,13 +34,6 @@ def names_shown() -> Iterator[tuple[str, str, str]]:
                     yield page.name, module, name
                     used = re.findall(rf"\b{name}\.([a-zA-Z]\w*)", block) if module == "rankrise" else []
                     yield from ((page.name, f"{module}.{name}", one) for one in used)
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_lines_are_short_unless_a_table_or_a_picture_needs_more(page: Path) -> None:
-    lines = page.read_text(encoding="utf-8").splitlines()
-    long = [line for line in lines if len(line) > LONGEST and not line.startswith(("|", "!["))]
-    assert long == []
 
 
 @pytest.mark.parametrize(("page", "line"), commands_shown())

@@ -106,15 +106,6 @@ def write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> None:
     lines.close()
 
 
-def without_ranks(rows: list[dict[str, Any]], after: int) -> int:
-    """Make the ranks of rows nan after a step, as of weights that are not finite: the first step of those."""
-    late = [row for row in rows if row["step"] > after]
-    for row in late:
-        for product in ("KQ", "VO"):
-            row[product]["stable_rank"] = [[float("nan")] * len(one) for one in row[product]["stable_rank"]]
-    return int(late[0]["step"])
-
-
 def changed(run: Path, folder: Path, recipe: dict[str, Any] | None = None, **info: Any) -> Path:
     """A copy of a run whose run.json says something else."""
     shutil.copytree(run, folder)

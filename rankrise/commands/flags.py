@@ -98,11 +98,12 @@ def _add_flag(parser: Any, name: str, hint: Any, default: Any, text: str) -> Non
     if get_origin(hint) in (Union, UnionType):
         hint = next(one for one in get_args(hint) if one is not NoneType)
     kind = get_origin(hint) or hint
-    shown = "" if default in (None, "", ()) else f" (default: {in_words(default)})"
+    shown = "" if default in (None, "", (), inspect.Parameter.empty) else f" (default: {in_words(default)})"
     parser.add_argument(
         f"--{name}",
         metavar="{" + ",".join(get_args(hint)) + "}" if kind is Literal else PLACEHOLDERS.get(kind, "TEXT"),
         action="append" if kind is list else "store",
+        required=default is inspect.Parameter.empty,
         help=_help(text + shown),
     )
 

@@ -6,7 +6,6 @@ import signal
 import sys
 import textwrap
 from collections.abc import Mapping
-from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -182,14 +181,15 @@ def sweep(
     else:
         numbers = [trained.seed] if seeds is None else library.read_seeds(seeds)
         planned = library.plan(trained, library.read_sets(set or []), numbers)
-    executor: Any = nullcontext() if workers is None else Processes(workers)
+    left = [one for one in planned if library.standing(folder, one).state != "finished"]
     if slurm is not None:
-        executor = slurm_executor(slurm, folder.parent / f"{folder.resolve().name}-slurm")
+        executor: Any = slurm_executor(slurm, folder.parent / f"{folder.resolve().name}-slurm")
     elif dask is not None:
         executor = dask_executor(dask)
-    left = [one for one in planned if library.standing(folder, one).state != "finished"]
-    if left and slurm is None and dask is None:  # say what is missing once, before any run
-        task_of(left[0].settings, torch.device("cpu"))
+    else:
+        executor = Processes(workers, most=len(left))
+        if left:  # say what is missing once, before any run
+            task_of(left[0].settings, torch.device("cpu"))
 
     def interrupt(number: int, _: Any) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # `timeout` sends several: none may stop the saving

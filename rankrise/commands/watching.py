@@ -122,7 +122,7 @@ def history(
     series: list[str],
     *,
     reading: Annotated[Mapping[str, Any], Reading],
-    run: Path | None = None,
+    run: Path,
     json: bool = False,
 ) -> None:
     """Make a tracked run out of a series of checkpoints, for watch, figures, claims and report.
@@ -135,22 +135,16 @@ def history(
         run: folder of the run, new or to be resumed.
         json: print which steps are measured as JSON.
     """
-    from rankrise.foundations.errors import RankriseError
-    from rankrise.foundations.files import to_json
-    from rankrise.show.progress import bar
     from rankrise.watch import history as read_history
 
-    if run is None:
-        raise RankriseError("no folder was passed for the run: pass --run FOLDER.")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # there is one bar already
     found = read_history(series[0] if len(series) == 1 else series, run, meter=bar, **reading)
-    left_out = found.extra["history"]["left_out"]
+    measured, left_out = found.measured.tolist(), found.extra["history"]["left_out"]
     if json:
-        about = {"run": run, "measured": found.measured.tolist(), "left_out": left_out, "notes": found.notes}
-        print(to_json(about))
+        print(to_json({"run": run, "measured": measured, "left_out": left_out, "notes": found.notes}))
         return
     if left_out:
         print(f"Left out, because their names tell no step: {', '.join(left_out)}")
     for remark in found.notes:
         print(f"Note: {remark}")
-    print(f"{len(found.measured)} checkpoints are measured: see 'rankrise watch {run}'.")
+    print(f"{len(measured)} checkpoints are measured: see 'rankrise watch {run}'.")

@@ -1,4 +1,4 @@
-"""`rankrise compare` from the outside: tables, JSON, files, adapters, exit codes."""
+"""`rankrise compare` from the outside: tables, JSON, files."""
 
 import csv
 import json
@@ -71,42 +71,9 @@ def test_the_picture_shows_kq_and_vo_each_once(tmp_path):
             assert shown[int(row.layer.split(".")[2]), row.head] == getattr(row, field)
 
 
-def adapter(folder: Path, base: str, **settings) -> str:
-    """A LoRA adapter of the base, with random factors."""
-    peft = pytest.importorskip("peft")
-    options = {"r": 2, "target_modules": ["c_attn"], "init_lora_weights": False, "fan_in_fan_out": True}
-    config = peft.LoraConfig(**options, **settings)
-    peft.get_peft_model(GPT2LMHeadModel.from_pretrained(base), config).save_pretrained(folder)
-    return str(folder)
-
-
-@pytest.mark.parametrize("settings", [{}, {"lora_alpha": 5, "use_rslora": True}])
-def test_an_adapter_is_compared_with_its_base_as_peft_merges_it(tmp_path, capsys, settings):
-    peft = pytest.importorskip("peft")
-    before, _ = checkpoints(tmp_path)
-    folder = adapter(tmp_path / "adapter", before, **settings)
-    capsys.readouterr()
-    main(["compare", before, folder, "--json"])
-    rows = json.loads(capsys.readouterr().out)["rows"]
-    base = GPT2LMHeadModel.from_pretrained(before)
-    merged = peft.PeftModel.from_pretrained(GPT2LMHeadModel.from_pretrained(before), folder)
-    expected = watch.compare(base, merged.merge_and_unload()).rows
-    for row, other in zip(rows, expected, strict=True):
-        assert row["stable_rank"] == pytest.approx(other.stable_rank, rel=1e-4)
-        assert row["relative_change"] == pytest.approx(other.relative_change, rel=1e-4)
-
-
-@pytest.mark.slow
-def test_the_overlap_of_two_adapters(tmp_path, capsys):
-    before, _ = checkpoints(tmp_path)
-    first, second = (adapter(tmp_path / name, before) for name in ("one", "two"))
-    capsys.readouterr()
-    main(["compare", before, first, "--overlap", second, "--json"])
-    rows = json.loads(capsys.readouterr().out)["overlap"]["rows"]
-    assert [(row["layer"], row["matrix"], row["head"]) for row in rows] == [
-        (row.layer, row.matrix, row.head) for row in watch.compare(before, first).rows
-    ]
-    main(["compare", before, first, "--overlap", first, "--out", str(tmp_path / "out")])
+def test_the_overlap_of_a_training_with_itself_is_whole(tmp_path, capsys):
+    before, after = checkpoints(tmp_path)
+    main(["compare", before, after, "--overlap", after, "--out", str(tmp_path / "out")])
     assert "overlap of learned directions" in capsys.readouterr().out
     with open(tmp_path / "out" / "overlap.csv", newline="") as file:
         assert all(float(line["left"]) == pytest.approx(1) for line in csv.DictReader(file))

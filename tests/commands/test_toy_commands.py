@@ -1,4 +1,4 @@
-"""The commands toy, figures and claims, as a user types them."""
+"""The commands toy and claims, as a user types them."""
 
 import json
 from pathlib import Path
@@ -35,9 +35,3 @@ def test_claims_as_a_table_and_as_json(tiny: ToyRun, capsys: pytest.CaptureFixtu
     others = ["strict minima", "noise robustness", "full weights"]
     assert list(dict.fromkeys(claim["name"] for claim in printed)) == of_theorem + others
     assert json.loads((tiny.folder / "claims.json").read_text())["claims"] == printed
-
-
-def test_figures_by_number(tiny: ToyRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["figures", str(tiny.folder), "--only", "6", "--out", str(tmp_path), "--json"])
-    files = [str(tmp_path / f"figure-6.{kind}") for kind in ("png", "svg", "csv")]
-    assert json.loads(capsys.readouterr().out)["drawn"] == {"6": files}
