@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields
+from itertools import groupby
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,6 @@ ROWS_SHOWN = 48
 LEFT = ("layer", "matrix")
 COLUMNS = {"relative_change": ".1e", "stable_rank": ".2f", "effective_rank": ".2f"}
 COLUMNS |= dict.fromkeys(("energy_rank_90", "energy_rank_95", "energy_rank_99"), ".3g")
-"""How numbers are written."""
 LEGEND = (
     "change: size of the change over that of the weights before. stable, effective: ranks of the change. "
     "90%, 95%, 99%: how many singular values hold that share of its energy, of as many as there can be (in a "
@@ -70,25 +70,20 @@ def print_comparison(
 def _tables(comparison: ModelComparison, each: bool) -> "list[Table]":
     """A table for each kind of layer; a line for each head, or means over the heads of a layer."""
     numbers = _layer_numbers(row.layer for row in comparison.rows)
-    kinds: dict[str, dict[tuple[str, str, int | None], list[MatrixChange]]] = {}
-    for row in comparison.rows:
-        line = numbers[row.layer], row.matrix, row.head if each else None
-        kinds.setdefault(re.sub(r"\d+", "*", row.layer), {}).setdefault(line, []).append(row)
+    tables: dict[str, list[tuple[str, ...]]] = {}
+    for line, of_line in groupby(
+        comparison.rows, key=lambda row: (row.layer, row.matrix, row.head if each else 0)
+    ):
+        rows = list(of_line)
+        heads = str(rows[0].head + 1) + (f"-{rows[-1].head + 1}" if len(rows) > 1 else "")
+        spread = f"{pstdev(row.stable_rank for row in rows):.2f}" if len(rows) > 1 else ""
+        change, stable, *others = (
+            format(fmean(getattr(row, name) for row in rows), form) for name, form in COLUMNS.items()
+        )
+        cells = (numbers[line[0]], line[1], heads, change, stable, spread, *others, str(rows[0].full_rank))
+        tables.setdefault(re.sub(r"\d+", "*", line[0]), []).append(cells)
     titles = (*LEFT, "head", "change", "stable", "±", "effective", "90%", "95%", "99%", "of")
-    tables = []
-    for kind, lines in kinds.items():
-        cells = [(number, matrix, *_cells(rows)) for (number, matrix, _), rows in lines.items()]
-        tables.append(plain_table(titles, cells, LEFT, kind))
-    return tables
-
-
-def _cells(rows: list[MatrixChange]) -> list[str]:
-    """The means of one line, from its heads and the size of the change to the full rank."""
-    heads = sorted({row.head + 1 for row in rows})
-    spread = f"{pstdev(row.stable_rank for row in rows):.2f}" if len(rows) > 1 else ""
-    means = [format(fmean(getattr(row, name) for row in rows), form) for name, form in COLUMNS.items()]
-    first_and_last = "-".join(map(str, heads[:1] + heads[1:][-1:]))
-    return [first_and_last, *means[:2], spread, *means[2:], str(rows[0].full_rank)]
+    return [plain_table(titles, lines, LEFT, kind) for kind, lines in tables.items()]
 
 
 def _overlap_table(overlap: ModelOverlap) -> "Table":
@@ -96,9 +91,8 @@ def _overlap_table(overlap: ModelOverlap) -> "Table":
     numbers = _layer_numbers(row.layer for row in overlap.rows)
     names = ("directions", "left", "left_by_chance", "right", "right_by_chance")
     table = []
-    for layer, matrix in dict.fromkeys((row.layer, row.matrix) for row in overlap.rows):
-        rows = [row for row in overlap.rows if (row.layer, row.matrix) == (layer, matrix)]
-        rows = [row for row in rows if row.left is not None]
+    for (layer, matrix), of_line in groupby(overlap.rows, key=lambda row: (row.layer, row.matrix)):
+        rows = [row for row in of_line if row.left is not None]
         means = [f"{fmean(getattr(row, name) for row in rows):.2f}" if rows else "-" for name in names]
         table.append((numbers[layer], matrix, *means))
     titles = (*LEFT, "directions", "left", "chance", "right", "chance")
@@ -106,13 +100,7 @@ def _overlap_table(overlap: ModelOverlap) -> "Table":
 
 
 def _layer_numbers(layers: Iterable[str]) -> dict[str, str]:
-    """Layers counted from 1 in the model's order; beside it the numbers in their names, where they differ.
-
-    >>> _layer_numbers(["h.0.attn", "h.1.attn"])
-    {'h.0.attn': '1', 'h.1.attn': '2'}
-    >>> _layer_numbers(["layers.3.attn", "layers.7.attn"])
-    {'layers.3.attn': '1 (3)', 'layers.7.attn': '2 (7)'}
-    """
+    """Layers counted from 1, with the numbers in their names where they differ, such as "2 (7)"."""
     numbers = {}
     for number, name in enumerate(dict.fromkeys(layers)):
         own = ".".join(re.findall(r"\d+", name))

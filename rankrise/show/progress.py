@@ -27,11 +27,17 @@ def bar(description: str, total: float, unit: str = "") -> Iterator[Move]:
         return
     from rich import progress
     from rich.console import Console
+    from rich.text import Text
+
+    class Rate(progress.ProgressColumn):
+        def render(self, task: progress.Task) -> Text:
+            return Text(f"{task.speed:,.2f} {unit}/s" if unit and task.speed else "")
 
     columns = (
         progress.TextColumn("{task.description}", markup=False),
         progress.BarColumn(),
         progress.TaskProgressColumn(),
+        Rate(),
         progress.TimeRemainingColumn(),
     )
     with progress.Progress(*columns, console=Console(stderr=True)) as shown:

@@ -1,6 +1,5 @@
 """A tracked run in the terminal, live: its ranks layer by layer, loss, pace and stages."""
 
-import textwrap
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -26,55 +25,48 @@ MATRIX = "matrix"
 """The product of a matrix that belongs to no head."""
 ENERGY = "95"
 """The energy rank with a column of its own, in per cent, if the console has room for it."""
-TITLES = {"stable": "stable rank", "entropy": "entropy rank"} | {
-    share: f"{share} % energy rank" for share in ("90", "95", "99")
-}
-"""The ranks of `rankrise watch --rank`."""
 PROCESS_ENDED = "no process is writing it, and the same command resumes it"
 PATIENCE = 60.0
 """Seconds without a new line after which an unfinished run counts as silent."""
 
 
-def snapshot(run: TrackedRun, stages: StagesFound | None) -> dict[str, Any]:
+def snapshot(run: TrackedRun, stages: StagesFound) -> dict[str, Any]:
     """The numbers of a frame, as `rankrise watch --json` prints them.
 
     `heads` is the count in the largest layer; `age` is in seconds since the last line, `pace` in steps per
-    second; `stages` is None before the first search.
+    second.
     """
     recorded = run.steps()
     touched = [path.stat().st_mtime for path in run.folder.glob("*.jsonl") if path.stat().st_size]
     age = max(0.0, time.time() - max(touched)) if touched else None
-    steps, times = (recorded.get(name, np.zeros(0))[-PACE_ROWS:] for name in ("step", "time"))
+    steps, times = (recorded[name][-PACE_ROWS:] for name in ("step", "time"))
     moving = len(times) > 1 and times[-1] > times[0]
     losses = recorded.get("loss", np.zeros(0)).tolist()
-    last_step = max([*recorded["step"][-1:].tolist(), *run.measured[-1:].tolist()], default=None)
-    about = ("base", "adapter_rank", "since", "going_on", "notes")
     return {
         "folder": str(run.folder),
-        **{name: getattr(run, name) for name in about},
+        **{name: getattr(run, name) for name in ("base", "adapter_rank", "since", "going_on", "notes")},
         **{name: run.info.get(name) for name in ("model", "finished", "stopped")},
         "heads": max((len(layer["tracked_heads"]) for layer in run.layers), default=0),
         "loss_steps": recorded["step"][: len(losses)].tolist(),
         "losses": losses,
         "measured": run.measured.tolist(),
-        "last_step": last_step,
+        "last_step": max([*recorded["step"][-1:].tolist(), *run.measured[-1:].tolist()], default=None),
         "ranks": _ranks(run),
-        "stages": None if stages is None else stages.to_dict(),
+        "stages": stages.to_dict(),
         "age": age,
         "pace": float((steps[-1] - steps[0]) / (times[-1] - times[0])) if moving else None,
-        "state": _state(run, last_step, age),
+        "state": _state(run, age),
     }
 
 
-def _state(run: TrackedRun, last_step: int | None, age: float | None) -> str:
+def _state(run: TrackedRun, age: float | None) -> str:
     """Whether the run is still being written."""
     if run.info.get("finished") is not None:
         return f"finished {run.info['finished']}"
     if run.info.get("stopped") is not None:
         return f"not finished: {run.info['stopped']}"
     if run.going_on is False:
-        where = "before its first step" if last_step is None else f"at step {last_step}"
-        return f"stopped {where}, not finished: {PROCESS_ENDED}"
+        return f"stopped at step {run.last_step}, not finished: {PROCESS_ENDED}"
     if age is None:
         return "nothing is recorded yet"
     last = f"the last line is {duration(age)} old"
@@ -83,7 +75,6 @@ def _state(run: TrackedRun, last_step: int | None, age: float | None) -> str:
 
 def _ranks(run: TrackedRun) -> list[dict[str, Any]]:
     """Per product and layer, then per other matrix: means over heads, and the std of the stable rank."""
-    shares = [f"{100 * share:.0f}" for share in run.energy_shares]
     lines = []
     for which in (*run.products, *run.matrices):
         curves = [read(which) for read in (run.stable_rank, run.energy_rank, run.entropy_rank)]
@@ -91,35 +82,32 @@ def _ranks(run: TrackedRun) -> list[dict[str, Any]]:
         if which in run.matrices:
             curves, names, product = [curve[:, None, None] for curve in curves], [which], MATRIX
         for place, name in enumerate(names):
-            stable, energy, entropy = (curve[:, place] for curve in curves)
-            means = _mean(stable)
+            stable, energy, entropy = (np.ma.masked_invalid(curve[:, place]) for curve in curves)
+            shares = zip(run.energy_shares, energy.mean(1).filled(np.nan).T.tolist(), strict=True)
             line = {
                 "layer": name,
                 "product": product,
-                "means": means.tolist(),
-                "stds": np.sqrt(_mean((stable - means[:, None]) ** 2)).tolist(),
-                "energy_rank": {share: _mean(energy[..., at]).tolist() for at, share in enumerate(shares)},
-                "entropy_rank": _mean(entropy).tolist(),
+                "means": stable.mean(1).filled(np.nan).tolist(),
+                "stds": stable.std(1).filled(np.nan).tolist(),
+                "energy_rank": {f"{100 * share:.0f}": course for share, course in shares},
+                "entropy_rank": entropy.mean(1).filled(np.nan).tolist(),
             }
             lines.append(line)
     return lines
 
 
-def _mean(values: np.ndarray) -> np.ndarray:
-    """Over heads, the second axis, ignoring nan."""
-    counts = np.isfinite(values).sum(1).astype(float)
-    counts[counts == 0] = np.nan
-    return np.nansum(values, axis=1) / counts
-
-
 def frame(shot: dict[str, Any], console: "Console", rank: str = "stable") -> "Group":
-    """A frame of the live view, as wide as the console, of one of the ranks in `TITLES`."""
+    """A frame of the live view, as wide as the console; `rank` is "stable", "90", "95", "99" or "entropy"."""
     from rich.console import Group
     from rich.text import Text
 
-    courses = [_course(line, rank) for line in shot["ranks"]]
-    if rank != "stable" and shot["measured"] and not any(np.isfinite(one).any() for one in courses):
-        raise RankriseError(f"{shot['folder']} was recorded without the {TITLES[rank]}: track the run again.")
+    title = f"{rank} % energy rank" if rank.isdigit() else f"{rank} rank"
+    if (
+        rank != "stable"
+        and shot["measured"]
+        and np.isnan([_last(line, rank) for line in shot["ranks"]]).all()
+    ):
+        raise RankriseError(f"{shot['folder']} was recorded without the {title}: track the run again.")
     of_heads = [line for line in shot["ranks"] if line["product"] != MATRIX]
     of_matrices = [line for line in shot["ranks"] if line["product"] == MATRIX]
     layers = list(dict.fromkeys(line["layer"] for line in of_heads))
@@ -136,9 +124,8 @@ def frame(shot: dict[str, Any], console: "Console", rank: str = "stable") -> "Gr
     adapter = "" if shot["adapter_rank"] is None else f", adapter of rank {shot['adapter_rank']}"
     base = "" if shot["base"] is None else f", from {shot['base']}"
     pace = "" if shot["pace"] is None else f"  {shot['pace']:.3g} steps/s"
-    losses, measured = shot["losses"], shot["measured"]
+    losses = shot["losses"]
     loss = f"loss {losses[-1]:.4g}  " if losses else "loss not recorded  "
-    finite = [loss for loss in losses if np.isfinite(loss)]
     since = "" if shot["since"] is None else f" since {shot['since']}"
     over = f", mean{' ± std' * spread} over heads" if shot["heads"] > 1 else ""
     energy = ""
@@ -146,17 +133,16 @@ def frame(shot: dict[str, Any], console: "Console", rank: str = "stable") -> "Gr
         energy = f", and how many directions hold {ENERGY} % of its energy (up to twice the head size)"
     about = [
         f"{shot['folder']}  {shot['model']}{adapter}{base}  {shot['state']}",
-        f"step {shot['last_step']}{pace}  {len(losses)} losses and {len(measured)} measurements",
-        loss + sparkline(finite, max(NARROWEST, min(2 * WIDEST, console.width - len(loss)))),
-        f"{TITLES[rank]} of the change{since}{over}{energy}:",
+        f"step {shot['last_step']}{pace}  {len(losses)} losses and {len(shot['measured'])} measurements",
+        loss + sparkline(losses, max(NARROWEST, min(2 * WIDEST, console.width - len(loss)))),
+        f"{title} of the change{since}{over}{energy}:",
     ]
     below = [*_stage_lines(shot["stages"]), *(f"note: {note}" for note in shot["notes"])]
-    indented = (textwrap.fill(line, console.width, subsequent_indent="    ") for line in below)
-    return Group(*map(Text, about), *tables, *map(Text, indented))
+    return Group(*map(Text, about), *tables, *map(Text, below))
 
 
 def _course(line: dict[str, Any], rank: str) -> list[float]:
-    """One of the ranks in `TITLES` over the measured steps."""
+    """A rank over the measured steps."""
     courses = {"stable": line["means"], "entropy": line["entropy_rank"], **line["energy_rank"]}
     return courses[rank]
 
@@ -176,12 +162,12 @@ def _table(
     from rich.text import Text
 
     products = list(dict.fromkeys(line["product"] for line in lines))
-    energies = [_last(line, ENERGY) for line in lines]
     width = (room - GAP - max(map(len, [title, *names.values()]))) // max(1, len(products)) - 2 * GAP
     width -= len("12.34 ± 1.23") if spread else len("12.34")
-    more = len("energy") + GAP
-    energy = bool(rank != ENERGY and np.isfinite(energies).any() and width - more >= NARROWEST)
-    width = max(NARROWEST, min(WIDEST, width - more if energy else width))
+    narrower = width - GAP - len("energy")
+    recorded = any(np.isfinite(_last(line, ENERGY)) for line in lines)
+    energy = rank != ENERGY and recorded and narrower >= NARROWEST
+    width = max(NARROWEST, min(WIDEST, narrower if energy else width))
     table = Table(box=None, padding=(0, GAP, 0, 0))
     table.add_column(title, overflow="fold")
     for product in products:
@@ -212,17 +198,16 @@ def sparkline(values: Sequence[float], width: int) -> str:
     if not len(values):
         return ""
     parts = np.array_split(np.asarray(values, float), min(width, len(values)))
-    known = [part[np.isfinite(part)] for part in parts]
-    means = [part.mean() if len(part) else np.nan for part in known]
-    finite = [mean for mean in means if np.isfinite(mean)]
+    means = np.array(
+        [part[np.isfinite(part)].mean() if np.isfinite(part).any() else np.nan for part in parts]
+    )
+    finite = means[np.isfinite(means)]
     low, high = min(finite, default=0.0), max(finite, default=0.0)
-    heights = [(mean - low) / (high - low if high > low else 1.0) * (len(BARS) - 1) for mean in means]
+    heights = (means - low) / (high - low if high > low else 1.0) * (len(BARS) - 1)
     return "".join(" " if np.isnan(height) else BARS[round(height)] for height in heights)
 
 
-def _stage_lines(stages: dict[str, Any] | None) -> list[str]:
-    if stages is None:
-        return ["stages: looking for them"]
+def _stage_lines(stages: dict[str, Any]) -> list[str]:
     if not stages["searched"]:
         return ["stages: cannot be told, since losses and measurements are too few, or too far apart"]
     lines = [f"stages: {len(stages['stages']) or 'none'} by step {stages['until']}"]

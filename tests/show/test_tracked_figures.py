@@ -172,7 +172,7 @@ def test_a_run_that_diverged_is_shown_up_to_there(tmp_path: Path) -> None:
     main(["figures", str(diverged), "--only", "12,2", "--out", str(tmp_path / "out")])
     for name in ("12", "2"):
         assert max(column(rows(tmp_path / f"out/figure-{name}.csv"), "step")) == run.last_finite_step
-    shot = snapshot(run, None)
+    shot = snapshot(run, watch.find_stages(run))
     assert np.isnan([line["means"][-1] for line in shot["ranks"]]).all()
     assert np.isfinite([line["means"][1] for line in shot["ranks"]]).all()
 

@@ -10,7 +10,6 @@ import numpy as np
 from rankrise.runs import Study, TrackedRun, found_stages, studies
 from rankrise.show.report.arrays import packed
 from rankrise.show.report.html import many, paragraph
-from rankrise.show.terminal import PROCESS_ENDED
 from rankrise.show.tracked_words import layer_titles, length, rank_kinds
 
 NAME, LINK, HEADING = "tracked", "Transformers", "Rank of what was learned"
@@ -78,7 +77,7 @@ def chapters(runs: Sequence[TrackedRun]) -> list[str]:
     paragraphs = []
     for study in studies(runs, of_heads=False):
         paragraphs.append(paragraph(_trained(study)))
-        paragraphs += [paragraph(_going_on(run), "warning") for run in study.members if not run.finished]
+        paragraphs += [paragraph(_unfinished(run), "warning") for run in study.members if not run.finished]
         run = study.main[0]
         courses = [_course(run, name) for name in run.products if run.clear.any()]
         if courses:
@@ -103,10 +102,9 @@ def _trained(study: Study) -> str:
     )
 
 
-def _going_on(run: TrackedRun) -> str:
-    going_on = {True: "it goes on", False: PROCESS_ENDED, None: "it goes on, or was cut off"}
-    why = escape(str(run.info.get("stopped") or going_on[run.going_on]).rstrip("."))
-    return f"{escape(run.name)} is not finished: {why}. Its last measured step is {run.last_finite_step}."
+def _unfinished(run: TrackedRun) -> str:
+    why = f": {escape(run.info['stopped'])}" if run.info.get("stopped") else ""
+    return f"{escape(run.name)} is not finished{why}. Its last measured step is {run.last_finite_step}."
 
 
 def _course(run: TrackedRun, product: str) -> str:

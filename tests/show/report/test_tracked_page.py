@@ -219,7 +219,7 @@ def test_a_run_without_ranks_or_changes_opens_and_says_so(
     page = open_page(write_report(open(tmp_path / "still"), tmp_path / "page.html"))
     captions = page.locator("#glance-here figcaption, #ranks figure:visible figcaption").all_inner_texts()
     assert captions == ["At step 2, nothing has changed."] * 3
-    assert "still is not finished: it goes on." in page.locator(".warning").inner_text()
+    assert "still is not finished." in page.locator(".warning").inner_text()
     tracker.close()
     begun = shutil.copytree(tracked["unit"], tmp_path / "begun")
     (begun / "ranks.jsonl").unlink()
