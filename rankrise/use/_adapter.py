@@ -1,8 +1,8 @@
 """An adapter: the change of a model cut to few directions, what it holds, and the loss that it gives."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,8 @@ from rankrise.use._peft import save_adapter
 from rankrise.use._ranks import Spectrum, highest, kept_share
 from rankrise.use._weights import Matrix, Pair
 
-Evaluate = Callable[[Any], float | Mapping[str, float]]
-"""Gives the loss of a model, or several scores by name, one of which is "loss"."""
-
-Scores = Mapping[str, float]
+Scores = Mapping[str, float]  # by name, one of which is "loss"
+Evaluate = Callable[[Any], float | Scores]  # gives the loss of a model, or several scores
 
 
 @dataclass(frozen=True)
@@ -30,24 +28,18 @@ class Measured:
     base: dict[str, float]
     tuned: dict[str, float]
     adapter: dict[str, float]
-    gain: float | None
-    """The share of the fall of the loss that the adapter keeps; None if the loss did not fall."""
+    gain: float | None  # the share of the fall of the loss that the adapter keeps; None if it did not fall
 
 
 @dataclass(frozen=True, eq=False)
 class Rest:
     """The tensors that changed and were not cut: biases, norms, embeddings, a new head."""
 
-    changed: tuple[str, ...]
-    """Their names, in the model's order."""
-    kept: bool = True
-    """Whether they are part of the adapter."""
-    tensors: dict[str, Tensor] = field(default_factory=dict)
-    """Those that are kept."""
-    modules: tuple[str, ...] = ()
-    """Modules that are kept whole."""
-    loose: tuple[str, ...] = ()
-    """Parameters that PEFT cannot hold, beside matrices that are cut; `save` refuses them."""
+    changed: tuple[str, ...]  # their names, in the model's order
+    kept: bool = True  # whether they are part of the adapter
+    tensors: dict[str, Tensor] = field(default_factory=dict)  # those that are kept
+    modules: tuple[str, ...] = ()  # kept whole
+    loose: tuple[str, ...] = ()  # parameters beside cut matrices, which PEFT cannot hold and `save` refuses
 
     @property
     def parameters(self) -> int:
@@ -59,21 +51,15 @@ class Adapter:
     """The change of each matrix cut to its rank; `save` writes it for PEFT."""
 
     matrices: tuple[Matrix, ...]
-    cuts: dict[str, Cut]
-    """All directions that were found, by module name; the first `ranks[name]` are kept."""
-    ranks: dict[str, int]
-    """By module name; 0 where nothing of a matrix is kept."""
-    rest: Rest
-    """What else changed."""
-    base: str
-    """The base model's folder or name on the Hub, or empty."""
-    dtype: torch.dtype
-    """The number type of the factors when saved: the tuned weights' own."""
+    cuts: dict[str, Cut]  # all directions that were found, by module name
+    ranks: dict[str, int]  # how many of them are kept
+    rest: Rest  # what else changed
+    base: str  # the base model's folder or name on the Hub, or empty
+    dtype: torch.dtype  # of the factors when saved: the tuned weights' own
     measure_held: "Callable[[Adapter], float]"
     task: str | None  # PEFT's task type, if known
     module_names: tuple[str, ...]  # of the whole model, against which PEFT matches names
-    moments: dict[str, Any] | None
-    """How the moments were measured that weight the squares; None for plain squares."""
+    moments: dict[str, Any] | None  # how those were measured that weight the squares; None for plain squares
     measured: Measured | None = None
 
     @cached_property
@@ -116,6 +102,12 @@ class Adapter:
 
     def to_dict(self) -> dict[str, Any]:
         """Every number, as `--json` prints it."""
+        rows = []
+        for matrix in self.matrices:
+            name, cut, spectrum = matrix.name, self.cuts[matrix.name], self.spectra[matrix.name]
+            kept, rank = kept_share({name: spectrum}, self.ranks), self.ranks[name]
+            row = {"name": name, "shape": (matrix.out, matrix.into), "rank": rank, "kept": kept}
+            rows.append({**row, "square": spectrum.total, "noise": cut.noise})
         return {
             "base": self.base,
             "held": self.held,
@@ -126,17 +118,7 @@ class Adapter:
             "rest_kept": self.rest.kept,
             "rest_parameters": self.rest.parameters,
             "measured": self.measured and vars(self.measured),
-            "matrices": [
-                {
-                    "name": matrix.name,
-                    "shape": (matrix.out, matrix.into),
-                    "rank": self.ranks[matrix.name],
-                    "kept": kept_share({matrix.name: self.spectra[matrix.name]}, self.ranks),
-                    "square": self.spectra[matrix.name].total,
-                    "noise": self.cuts[matrix.name].noise,
-                }
-                for matrix in self.matrices
-            ],
+            "matrices": rows,
         }
 
     def __repr__(self) -> str:
@@ -174,24 +156,25 @@ class Bench:
             raise RankriseError(f"evaluate gave {scores}: it must give a loss that is a number.")
         return scores
 
-    def of_base(self) -> dict[str, float]:
-        """The scores of the base; what is new in the tuned model stays, such as a head of another size."""
-        names = [*self.both.others, *(matrix.stored for matrix in self.both.matrices)]
+    def before(self, names: Iterable[str]) -> dict[str, Tensor]:
+        """Tensors of the base, without those that are new in the tuned model, such as a new head."""
         found = {name: self.both.before(name) for name in names}
-        return self.scores({name: tensor for name, tensor in found.items() if tensor is not None})
+        return {name: tensor for name, tensor in found.items() if tensor is not None}
+
+    def of_base(self) -> dict[str, float]:
+        """The scores of the base; what is new in the tuned model stays."""
+        matrices = (matrix.stored for matrix in self.both.matrices)
+        return self.scores(self.before([*self.both.others, *matrices]))
 
     def of(self, adapter: Adapter) -> dict[str, float]:
         """The scores of the base with the adapter; what is new in the tuned model stays."""
-        tensors: dict[str, Tensor] = {}
+        tensors = self.before(() if adapter.rest.kept else adapter.rest.changed)
         for matrix in adapter.matrices:
             device = self._tensors[matrix.stored].device
             weight = self.both.base.read(matrix.stored).to(device, torch.float32, copy=True)
             left, right = adapter.cuts[matrix.name].factors(adapter.ranks[matrix.name])
             matrix.view(weight).add_((left.to(device) @ right.to(device)).float())
             tensors[matrix.stored] = weight
-        for name in () if adapter.rest.kept else adapter.rest.changed:
-            if (before := self.both.before(name)) is not None:
-                tensors[name] = before
         return self.scores(tensors)
 
 
@@ -238,27 +221,22 @@ def refuse_no_gain(base: Scores, tuned: Scores) -> None:
     if base["loss"] <= tuned["loss"]:
         raise RankriseError(
             f"The loss is {base['loss']:.4g} in the base and {tuned['loss']:.4g} in the tuned model, so no "
-            "gain can be kept: are BASE and TUNED swapped, is this other data than it was tuned on, or was "
-            "it tuned for too long?"
+            "gain can be kept: are BASE and TUNED swapped, or is this other data than it was tuned on?"
         )
 
 
 def _ranks_reaching(loss: float, adapter: Adapter, uniform: bool, bench: Bench) -> dict[str, int]:
     """The least ranks with at most this loss: exact for one rank, and within 2 % of the parameters if not."""
-    spectra = adapter.spectra
-    ranks = _ranks.one_rank if uniform else _ranks.ranks_within
-    one, most = _ranks.cost_of_one(spectra), highest(spectra)
+    ranks = partial(_ranks.one_rank if uniform else _ranks.ranks_within, adapter.spectra)
+    one, most = _ranks.cost_of_one(adapter.spectra), highest(adapter.spectra)
 
     def enough(amount: int) -> bool:
-        return bench.of(adapter.at(ranks(spectra, amount)))["loss"] <= loss
+        return bench.of(adapter.at(ranks(amount)))["loss"] <= loss
 
-    if uniform:
-        found = _ranks.least(enough, most)
-    else:
-        found = _ranks.least(enough, most * one, max(1, one // 4), slack=0.02)
+    search = (most, 1, 0.0) if uniform else (most * one, max(1, one // 4), 0.02)
+    found = _ranks.least(enough, *search)
     if found is None:
         raise RankriseError(
-            f"All {most} directions do not bring the loss down to {loss:.4g}: pass a smaller gain, or "
-            'rest="keep" if the rest was left out.'
+            f"All directions do not bring the loss to {loss:.4g}: pass less gain, or keep the rest."
         )
-    return ranks(spectra, found)
+    return ranks(found)

@@ -43,8 +43,7 @@ class Point:
     """The share of the square of the group's change; for weighted, of its weighted square."""
     scores: dict[str, float]
     gain: float | None
-    """The share of the fall of the loss from the group's initial weights to its trained ones; None if it does
-    not fall."""
+    """The share of the fall of the loss that the group's training brought; None if it did not fall."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +54,9 @@ class GainCurve:
     method: str
     """plain: an SVD at one rank for all; weighted: by moments, the parameters of that rank spent freely."""
     points: tuple[Point, ...]
-    initial: dict[str, float]
-    """Scores with the group's initial weights, the rest trained."""
+    initial: dict[str, float]  # scores with the group's initial weights, the rest trained
     full_rank: int
-    functional_rank: int | None
-    """The least rank that keeps the gain; None if the loss does not fall."""
+    functional_rank: int | None  # the least that keeps the gain; None if the loss does not fall
     ranks: dict[str, int] = field(default_factory=dict)
     """What the functional rank gives each matrix, by module name."""
 
@@ -136,12 +133,12 @@ def truncate(
 
     def measure(group: Group, method: str) -> GainCurve:
         if products and group in PRODUCTS:
-            cuts = products.cuts_of(group.split("+"))
+            cuts, parts = products.cuts_of(group.split("+")), []
             scores = partial(_scores_of_heads, bench, products, group.split("+"))
-            return _curve(group, method, cuts, [], scores, whole, gain)
-        parts = matrices[group]
-        cuts = [cut(matrix, method) for matrix in parts]
-        scores = partial(_scores_of_matrices, bench, parts, cuts)
+        else:
+            parts = matrices[group]
+            cuts = [cut(matrix, method) for matrix in parts]
+            scores = partial(_scores_of_matrices, bench, parts, cuts)
         return _curve(group, method, cuts, [matrix.name for matrix in parts], scores, whole, gain)
 
     weighted = ("plain", "weighted") if moments else ("plain",)

@@ -16,14 +16,12 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.optional import require
 from rankrise.record.folder import CONFIG
 from rankrise.watch._change import refuse_quantised
-from rankrise.watch._checkpoint import Checkpoint
 from rankrise.watch._heads import unwrap
 from rankrise.watch._linear import is_conv1d
 from rankrise.watch._lora import ADAPTER_CONFIG
 from rankrise.watch._pretrained import offline, open_weights
 
-Source = nn.Module | str | Path
-"""A model, a checkpoint folder, or a name on the Hugging Face Hub."""
+Source = nn.Module | str | Path  # a model, a checkpoint folder, or a name on the Hugging Face Hub
 
 
 @dataclass(frozen=True)
@@ -111,18 +109,18 @@ def pair(base: Source, tuned: Source, only: Callable[[str], bool] = lambda name:
         repeated = re.search(r"(^|\.)\d+\.", matrix.name)
         return not repeated and out != matrix.out and into in (0, matrix.into)
 
-    linear = {matrix.stored: matrix for matrix in linear_layers(after.model)}
-    new = {matrix.name for matrix in linear.values() if is_new_head(matrix)}
+    linear = linear_layers(after.model)
+    new, stored = {one.name for one in linear if is_new_head(one)}, {one.stored for one in linear}
     names, state = dict.fromkeys(after.first_names.values()), after.model.state_dict()
     for name in names:
         found, wanted = before.shape(name), tuple(state[name].shape)
         in_new_head = name.rpartition(".")[0] in new
-        if found != wanted and not in_new_head and (found is not None or name in linear):
+        if found != wanted and not in_new_head and (found is not None or name in stored):
             raise RankriseError(
                 f"{name} is {list(wanted)} in the tuned model and {list(found or ())} in the base: the two "
                 "have different architectures or vocabularies."
             )
-    matrices = tuple(each for each in linear.values() if each.name not in new and only(each.name))
+    matrices = tuple(one for one in linear if one.name not in new and only(one.name))
     if not matrices:
         raise RankriseError("The models have no linear layer in common that `only` accepts.")
     cut = {matrix.stored for matrix in matrices}
@@ -145,8 +143,8 @@ def open_source(source: Source, like: str = "") -> Weights:
 def load_model(source: str | Path) -> nn.Module:
     """Load a transformers checkpoint with its weights, on the GPU if there is one."""
     transformers = require("transformers", extra="transformers", purpose="Loading the model of a checkpoint")
-    empty: Any = open_weights(source).model
-    folder = Checkpoint.open(source).folder
+    opened: Any = open_weights(source)
+    empty, folder = opened.model, opened.checkpoint.folder
     if (folder / ADAPTER_CONFIG).exists():  # transformers would load the base that it names
         raise RankriseError(f"{str(source)!r} holds both a model and {ADAPTER_CONFIG}: remove one of them.")
     transformers.utils.logging.disable_progress_bar()  # it would break ours

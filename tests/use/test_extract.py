@@ -44,10 +44,10 @@ def share_held(base: Any, tuned: Any, given: Any) -> float:
     return 1 - lost / whole
 
 
-@pytest.mark.parametrize(("padded", "rest"), [(False, "keep"), (True, "leave")])
+@pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("name", MODELS)
-def test_peft_merges_to_base_plus_cut_change(name: str, padded: bool, rest: Any, tmp_path: Path) -> None:
-    base = made(name)
+def test_peft_merges_to_base_plus_cut_change(name: str, padded: bool, tmp_path: Path) -> None:
+    base, rest = made(name), "leave" if padded else "keep"
     tuned = changed(base)
     adapter = use.extract(base, tuned, rank=2, uniform=False, rest=rest)
     assert len(set(adapter.ranks.values())) > 1
@@ -80,18 +80,6 @@ def test_what_an_adapter_holds_is_what_peft_gives_back(
         have.lm_head.weight = have.transformer.wte.weight
     assert adapter.held == pytest.approx(share_held(base, tuned, have), abs=1e-4)
     assert json.loads((folder / "rankrise.json").read_text())["held"] == adapter.held
-
-
-def test_every_scale_is_1_and_each_key_matches_one_module(tmp_path: Path) -> None:
-    base = made("llama")
-    adapter = use.extract(base, changed(base), rank=3, uniform=False, rest="leave")
-    model = peft.PeftModel.from_pretrained(base, adapter.save(tmp_path / "adapter"))
-    layers = {
-        name.removeprefix("base_model.model."): (module.r["default"], module.scaling["default"])
-        for name, module in model.named_modules()
-        if isinstance(module, peft.tuners.lora.LoraLayer)
-    }
-    assert layers == {name: (rank, 1.0) for name, rank in adapter.ranks.items() if rank}
 
 
 def test_a_layer_whose_name_ends_like_another_is_not_taken_for_it(tmp_path: Path) -> None:
@@ -196,21 +184,14 @@ def test_a_gain_is_kept_with_the_fewest_directions(uniform: bool) -> None:
         assert less.measured.gain < 0.9
 
 
-def resized() -> Any:
-    larger = made("llama")
-    larger.resize_token_embeddings(30)
-    return larger
-
-
 @pytest.mark.parametrize(
     ("tuned", "given", "named"),
     [
-        (llama, {}, "budget"),
         (llama, {"rank": 1, "keep": 0.5}, "rank and keep"),
         (llama, {"gain": 0.9}, "evaluate"),
         (llama, {"rank": 1, "evaluate": lambda model: {"accuracy": 1.0}}, "accuracy"),
         (lambda: made("gpt2"), {"rank": 1}, "different architectures"),
-        (resized, {"rank": 1}, "embed_tokens.weight"),
+        (lambda: llama(vocab_size=30), {"rank": 1}, "embed_tokens.weight"),
         (lambda: llama(num_hidden_layers=3), {"rank": 1}, r"layers\.2\."),
     ],
 )

@@ -144,13 +144,10 @@ def test_a_run_of_ours_brings_its_initial_weights_and_its_data(tmp_path: Path, c
     ("words", "named"),
     [
         ("extract gpt2/base gpt2/tuned", "--out is missing"),
-        ("extract gpt2/base --out a", "is not a run"),
-        ("extract gpt2/base gpt2/tuned --out a --gain 0.9", "--data"),
         ("extract gpt2/tuned gpt2/base --out a --gain 0.9 --data gpt2.txt", "swapped"),
         ("extract gpt2/base gpt2/tuned --out a --moments m", "--data"),
         ("extract masked masked --out a --data bert.jsonl", "BertForMaskedLM"),
         ("shrink gpt2/base --out a --base gpt2/base", "--base and --data"),
-        ("truncate gpt2/base gpt2/tuned", "--data"),
         ("truncate run --data gpt2.txt", "run is not a run of 'rankrise train'"),
         ("truncate gpt2/base bare --data gpt2.txt", "'bare' has no Tokenizer"),
     ],

@@ -20,9 +20,11 @@ def llama(**others: Any) -> Any:
     return transformers.LlamaForCausalLM(transformers.LlamaConfig(**given))
 
 
-def gpt2(kind: Any = transformers.GPT2LMHeadModel, **others: Any) -> Any:
-    sizes = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 12, "vocab_size": 20, **others}
-    return kind(transformers.GPT2Config(**sizes, bos_token_id=None, eos_token_id=None))
+def gpt2() -> Any:
+    sizes = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 12, "vocab_size": 20}
+    return transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(**sizes, bos_token_id=None, eos_token_id=None)
+    )
 
 
 def bert() -> Any:
