@@ -140,7 +140,7 @@ export class Plot {
   }
 
   grid() {
-    const { left, right, top, bottom } = this.box;
+    const { left, right, bottom } = this.box;
     const { height, xLabel } = this.content;
     const group = s("g", { class: "grid", "aria-hidden": "true" });
     for (const { at, text } of this.y.ticks) {
