@@ -12,50 +12,30 @@ The types that these return are in `rankrise.watch.types`.
 """
 
 from rankrise.record.run import TrackedRun as TrackedRun
-from rankrise.record.run import load
-from rankrise.watch._callbacks import huggingface_callback, lightning_callback
-from rankrise.watch._change import change
-from rankrise.watch._check import check
-from rankrise.watch._compare import compare, overlap
-from rankrise.watch._families import Attention
-from rankrise.watch._heads import add_family, heads, remove_family
-from rankrise.watch._history import history
-from rankrise.watch._linear import linear
-from rankrise.watch._ranks import effective_rank, energy_rank, stable_rank
-from rankrise.watch._schedule import Schedule, Spaced
-from rankrise.watch._spectra import leading_vectors, singular_values
+from rankrise.record.run import load as load
+from rankrise.watch._callbacks import huggingface_callback as huggingface_callback
+from rankrise.watch._callbacks import lightning_callback as lightning_callback
+from rankrise.watch._change import change as change
+from rankrise.watch._check import check as check
+from rankrise.watch._compare import compare as compare
+from rankrise.watch._compare import overlap as overlap
+from rankrise.watch._families import Attention as Attention
+from rankrise.watch._heads import add_family as add_family
+from rankrise.watch._heads import heads as heads
+from rankrise.watch._heads import remove_family as remove_family
+from rankrise.watch._history import history as history
+from rankrise.watch._linear import linear as linear
+from rankrise.watch._ranks import effective_rank as effective_rank
+from rankrise.watch._ranks import energy_rank as energy_rank
+from rankrise.watch._ranks import stable_rank as stable_rank
+from rankrise.watch._schedule import Schedule as Schedule
+from rankrise.watch._schedule import Spaced as Spaced
+from rankrise.watch._spectra import leading_vectors as leading_vectors
+from rankrise.watch._spectra import singular_values as singular_values
 from rankrise.watch._stages import Curve as Curve
 from rankrise.watch._stages import StagesFound as StagesFound
-from rankrise.watch._stages import find_stages
-from rankrise.watch._streams import TensorBoard as tensorboard
-from rankrise.watch._streams import Trackio as trackio
-from rankrise.watch._streams import WeightsAndBiases as wandb
-from rankrise.watch._tracker import RankTracker
+from rankrise.watch._stages import find_stages as find_stages
+from rankrise.watch._streams import TensorBoard, Trackio, WeightsAndBiases
+from rankrise.watch._tracker import RankTracker as RankTracker
 
-__all__ = [
-    "Attention",
-    "RankTracker",
-    "Schedule",
-    "Spaced",
-    "add_family",
-    "change",
-    "check",
-    "compare",
-    "effective_rank",
-    "energy_rank",
-    "find_stages",
-    "heads",
-    "history",
-    "huggingface_callback",
-    "leading_vectors",
-    "lightning_callback",
-    "linear",
-    "load",
-    "overlap",
-    "remove_family",
-    "singular_values",
-    "stable_rank",
-    "tensorboard",
-    "trackio",
-    "wandb",
-]
+tensorboard, trackio, wandb = TensorBoard, Trackio, WeightsAndBiases

@@ -8,8 +8,7 @@ from typing import TypeVar
 
 import torch
 
-# Bytes in float64 of the heads that are measured together on a CPU: they should stay in the caches.
-CHUNK_BYTES = 2**23
+CHUNK_BYTES = 2**23  # in float64, of the heads that are measured together on a CPU: they stay in the caches
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -26,9 +25,6 @@ def in_parallel(function: Callable[[Item], Result], items: Sequence[Item]) -> li
 
     torch hands a batch of small matrices to LAPACK one after another and lets each call use all threads,
     which is slower than one call per thread.
-
-    >>> in_parallel(lambda size: torch.linalg.matrix_norm(torch.eye(size)).item(), [1, 4, 9])
-    [1.0, 2.0, 3.0]
     """
 
     def plainly(item: Item) -> Result:
@@ -63,10 +59,6 @@ def without_autocast(device: str) -> Iterator[None]:
 
 
 def use_threads(number: int) -> None:
-    """Set how many cores torch uses in the calling thread alone.
-
-    `torch.set_num_threads` would also change what new threads start with, so it only serves where torch is
-    built without OpenMP.
-    """
+    """Set how many cores torch uses in the calling thread alone, where torch is built with OpenMP."""
     torch.get_num_threads()  # torch sets a thread's number when it is first needed, and not again
     (_set_threads_here or torch.set_num_threads)(number)

@@ -52,13 +52,8 @@ class Change:
     def factors(self) -> tuple[Tensor, Tensor]:
         """`left` and `right` in float64, whose product `left @ right^T` [..., m, n] is the change.
 
-        With `(k0, q0)` before and `(kt, qt)` after, `kt qt^T - k0 q0^T = kt (qt - q0)^T + (kt - k0) q0^T`, so
-
-            left = [kt, kt - k0],   right = [qt - q0, q0],   each [..., d, 2 r].
-
-        The small differences are taken first, in float64, where they are exact: `[kt, k0]` and `[qt, -q0]`
-        would make a change of 1e-6 of the weights a difference of large numbers. For whole matrices, `left`
-        is the difference and `right` the identity.
+        `kt qt^T - k0 q0^T = kt (qt - q0)^T + (kt - k0) q0^T`: the small differences are taken first, in
+        float64, where they are exact. For whole matrices, `left` is the difference and `right` the identity.
         """
         wide = [weight.double() for weight in self.weights]
         if self.is_whole:

@@ -19,13 +19,7 @@ from torch.utils._pytree import tree_map_only
 
 from rankrise.foundations.errors import RankriseError, first_line
 from rankrise.watch._families import ROLES
-from rankrise.watch._heads import (
-    find_attention,
-    none_read,
-    recognised,
-    record_verdict,
-    unwrap,
-)
+from rankrise.watch._heads import find_attention, none_read, recognised, record_verdict, unwrap
 from rankrise.watch._linear import (
     Projection,
     has_own_forward,
@@ -75,9 +69,8 @@ def check(model: nn.Module, batch: Batch) -> LayoutCheck:
     `batch` is what the model is called with: a tensor; a dictionary of named arguments; a tuple or list of
     arguments; or a function that runs the model it is given. A few tokens are enough.
 
-    Each attention layer is tried on a copy, on its first call; layers that work alike are tried once. If a
-    layer does not work by its layout, that is an error. A proof holds for the class in this process: it is no
-    longer announced as a guess. Queries and keys that are exchanged pass, since the spectra are the same.
+    A layer that does not work by its layout is an error. A proof holds for the class in this process: it is
+    no longer announced as a guess. Queries and keys that are exchanged pass, since the spectra are the same.
 
     >>> model = nn.TransformerEncoderLayer(d_model=8, nhead=2, batch_first=True)
     >>> check(model, torch.ones(1, 5, 8)).proved
@@ -137,18 +130,15 @@ def _call(model: nn.Module, batch: Batch) -> None:
     if not isinstance(batch, Tensor | Mapping | tuple | list):
         batch(model)
         return
-    device = next((one.device for one in model.parameters()), torch.device("cpu"))
-    plain = dict(batch) if isinstance(batch, Mapping) else batch
-    moved: Any = tree_map_only(Tensor, lambda tensor: tensor.to(device), plain)
-    if isinstance(moved, dict):
-        model(**moved)
-        return
-    inputs = [moved] if isinstance(moved, Tensor) else moved
+    device = next(model.parameters()).device
+    args = (batch,) if isinstance(batch, Tensor) else () if isinstance(batch, Mapping) else tuple(batch)
+    kwargs = dict(batch) if isinstance(batch, Mapping) else {}
+    args, kwargs = tree_map_only(Tensor, lambda tensor: tensor.to(device), (args, kwargs))
     try:
-        inspect.signature(model.forward).bind(*inputs)
-    except TypeError:
-        inputs = inputs[:1]
-    model(*inputs)
+        inspect.signature(model.forward).bind(*args, **kwargs)
+    except TypeError:  # more than it takes
+        args = args[:1]
+    model(*args, **kwargs)
 
 
 class Refuted(Exception):
@@ -160,10 +150,7 @@ class Unprovable(Exception):
 
 
 class Trial:
-    """A copy of an attention module, and where in its weights those of each head lie.
-
-    Its weights and tokens are drawn at random, so that a trained, zero or tiny module is as good as any.
-    """
+    """A copy of an attention module with random weights, and where in them those of each head lie."""
 
     def __init__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.module, self.batch = _plain_copy(module), (args, kwargs)
@@ -186,8 +173,7 @@ class Trial:
         self.layers = {layer for layer in attention.layers if isinstance(layer, nn.Module)}
         places = {role: _places(getattr(attention, role), len(self.weights)) for role in ROLES}
         places["output"] = places["output"][0, :-1].unflatten(0, (len(self.group), -1)).mT
-        self.places = places
-        """The places of each role in `weights`, from 1, [blocks, d_model and a bias, size]; 0 is none."""
+        self.places = places  # in `weights`, from 1, [blocks, d_model and a bias, size]; 0 is none
         self.widths = {attention.query.weight.shape[1], attention.key.weight.shape[1]}
         self.module.float()
         self.result = self.call(self.weights)
@@ -199,16 +185,13 @@ class Trial:
 
     def prove(self) -> None:
         """Raise `Refuted` or `Unprovable` unless the module works as it is read."""
-        own = sorted({type(layer).__name__ for layer in self.layers if has_own_forward(layer)})
-        if own:
-            raise Unprovable(f"its {' and '.join(own)} may not give what nn.Linear gives")
+        if any(map(has_own_forward, self.layers)):
+            raise Unprovable("a linear layer of it may not give what nn.Linear gives")
         every = torch.cat([places[places > 0] for places in self.places.values()])
         if len(every.unique()) < len(every):
             raise Unprovable("one weight is read in several roles or heads, which cannot be tried apart")
         uneven = {role: torch.linspace(-1.0, 2.0, self.places[role].shape[-1]) for role in ROLES}
-        silent = [
-            role for role, factors in uneven.items() if _agree(self.run(**{role: factors}), self.result)
-        ]
+        silent = [role for role in ROLES if _agree(self.run(**{role: uneven[role]}), self.result)]
         if silent == ["query", "key"]:
             raise Unprovable("no token of the batch looks at another one: pass a batch of longer samples")
         if silent:
@@ -274,18 +257,14 @@ class Trial:
 
     def _refuse_unread(self, places: Tensor) -> None:
         """Other matrices of a guessed layout must not act: they may stand before what is read."""
-        unread = torch.ones(len(self.weights), dtype=torch.bool, device=places.device)
+        may_act = (
+            (one.numel(), one.ndim > 1 and acts_on_heads(name)) for name, one in self.parameters.items()
+        )
+        unread = torch.cat([torch.full((count,), acts) for count, acts in may_act])
         unread[places - 1] = False
-        spans = unread.split([parameter.numel() for parameter in self.parameters.values()])
-        names = []
-        for (name, parameter), here in zip(self.parameters.items(), spans, strict=True):
-            if parameter.ndim < 2 or not acts_on_heads(name):
-                here.zero_()
-            elif here.any():
-                names.append(name.removesuffix(".weight"))
         others = torch.where(unread.to(self.weights.device), self.weights.flip(0), self.weights)
         if not _agree(self.call(others), self.result):
-            raise Unprovable(f"{', '.join(names)} acts on it and is not read: add a family that reads it too")
+            raise Unprovable("a matrix that is not read acts on it: add a family that reads it too")
 
 
 def _plain_copy(module: nn.Module) -> nn.Module:

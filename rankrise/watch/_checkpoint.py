@@ -1,6 +1,5 @@
 """Read a checkpoint one tensor at a time: safetensors, sharded or not, and pickled weights."""
 
-import math
 import os
 import re
 from collections.abc import Mapping
@@ -47,14 +46,6 @@ class Checkpoint:
     def shape(self, name: str) -> tuple[int, ...]:
         one = self.stored[name]
         return tuple(one.shape if isinstance(one, Tensor) else one[0].get_slice(one[1]).get_shape())
-
-    def size(self, name: str) -> int:
-        """The bytes of a tensor."""
-        one = self.stored[name]
-        if isinstance(one, Tensor):
-            return one.nbytes
-        bits = re.findall(r"\d+", one[0].get_slice(one[1]).get_dtype()) or [8]
-        return math.prod(self.shape(name)) * int(bits[0]) // 8
 
     def read(self, name: str) -> Tensor:
         """One tensor, on the CPU and in its own dtype."""

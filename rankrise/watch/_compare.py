@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -244,29 +244,25 @@ def _changes(
 ) -> Iterator[HeadsChange]:
     """Layer by layer, the changes of KQ and VO; `after` may be a PEFT adapter of `before`."""
     if isinstance(before, nn.Module) and isinstance(after, nn.Module):
-        places = [[weight.data_ptr() for weight in unwrap(model).parameters()] for model in (before, after)]
-        if places[0] == places[1]:
-            raise RankriseError(
-                "The two models share their weights: keep a copy (copy.deepcopy) from before training."
-            )
+        old, new = ([weight.data_ptr() for weight in unwrap(one).parameters()] for one in (before, after))
+        if old == new:
+            raise RankriseError("The two models share their weights: copy.deepcopy one before training.")
     after = _newest(after)
-    new = heads(before, adapter=str(after)) if is_adapter_folder(after) else heads(after)
-    old = _tracked(Path(str(before)), new) if _is_run(before) else _all_heads(heads(before), new)
-    for done, (index, name, count, tracked, was) in enumerate(old, start=1):
-        layer = new[index]
+    later = heads(before, adapter=str(after)) if is_adapter_folder(after) else heads(after)
+    began = _tracked(Path(before), later) if _is_run(before) else _all_heads(heads(before), later)
+    for done, (index, name, count, tracked, was) in enumerate(began, start=1):
+        layer = later[index]
         if count != len(layer.query):
             raise _different(f"{name} has {count} heads", f"it has {len(layer.query)}")
         part = slice(None) if len(tracked) == count else torch.tensor(tracked)
         for product, roles in PRODUCTS.items():
-            sides = (
-                [was[role].to(device) for role in roles],
-                [getattr(layer, role)[part].to(device) for role in roles],
-            )
-            shapes = [[list(weight.shape) for weight in side] for side in sides]
+            first = tuple(was[role].to(device) for role in roles)
+            last = tuple(getattr(layer, role)[part].to(device) for role in roles)
+            shapes = [[list(weight.shape) for weight in side] for side in (first, last)]
             if shapes[0] != shapes[1]:
                 raise _different(f"{name}'s {' and '.join(roles)} weights are {shapes[0]}", shapes[1])
-            yield HeadsChange(name, product, tracked, Change(*map(tuple, sides)), layer.notes)
-        progress(done / len(new))
+            yield HeadsChange(name, product, tracked, Change(first, last), layer.notes)
+        progress(done / len(later))
 
 
 def _all_heads(old: Layers, new: Layers) -> Iterator[LayerBefore]:
@@ -302,13 +298,13 @@ def _tracked(run: Path, later: Layers) -> Iterator[LayerBefore]:
         yield places[name], name, about["heads"], about["tracked_heads"], weights
 
 
-def _is_run(source: Source) -> bool:
+def _is_run(source: Source) -> TypeGuard[str | Path]:
     return not isinstance(source, nn.Module) and has_run(source)
 
 
 def _newest(source: Source) -> Source:
     """The newest checkpoint of a run, verified; anything else as it is."""
-    if isinstance(source, nn.Module) or not has_run(source):
+    if not _is_run(source):
         return source
     found = latest_checkpoint(source)
     if found is None:

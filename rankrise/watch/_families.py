@@ -1,8 +1,7 @@
 """The families of attention modules: how each one lays out its heads.
 
 A family is a function that looks at one module and returns its `Attention`, or None if the module is not of
-that family. A new family goes here and into `FAMILIES`, the particular before the general. Shapes that do
-not fit what the module says about itself are refused, not guessed at.
+that family. A new family goes here and into `FAMILIES`, the particular before the general.
 """
 
 import re
@@ -25,8 +24,7 @@ from rankrise.watch._linear import (
 )
 
 ROLES = ("query", "key", "value", "output")
-PRODUCTS = {"KQ": ("key", "query"), "VO": ("value", "output")}
-"""The left and the right factor of each product of a head."""
+PRODUCTS = {"KQ": ("key", "query"), "VO": ("value", "output")}  # their left and right factors
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +55,7 @@ class Attention:
 
     @property
     def layers(self) -> list[object]:
-        """The layers, or bare weights, that the projections are made of."""
+        """The layers, or bare weights, of the projections."""
         return [layer for role in ROLES for layer in getattr(self, role).layers]
 
     def refuse_misfit(self) -> None:
@@ -68,9 +66,8 @@ class Attention:
         shared = len(group) == heads and set(group) == set(range(groups))
         if not fits or not shared or self.output.blocks != 1 or (heads % groups and not self.group):
             raise Unreadable(
-                f"{heads} query heads of size {query.width}, {groups} key heads of size {key.width}, "
-                f"{value.blocks} value heads of size {value.width} and an output projection from {inputs} do "
-                "not fit together"
+                f"{heads} query heads of size {query.width}, {groups} key heads of size {key.width} and "
+                f"{value.blocks} value heads of size {value.width} do not fit its output, from {inputs}"
             )
 
 
@@ -165,10 +162,8 @@ def gated_query(module: Any) -> Attention | None:
 
 
 def latent(module: Any) -> Attention | None:
-    """Multi-head latent attention (DeepSeek-V2 and later, MiniCPM3, Kimi): queries, keys and values are each
-    put together from a projection down to latent dimensions, a norm's weights, and a projection up to heads.
-
-    A key has a fraction of its own and one, turned by rotary positions, that all heads share.
+    """Multi-head latent attention (DeepSeek-V2 and later, MiniCPM3, Kimi): a projection down to latent
+    dimensions, a norm's weights, and a projection up to heads, which share a part of their keys.
     """
     if any(getattr(module, name, None) is None for name in ("kv_a_proj_with_mqa", "kv_b_proj", "v_head_dim")):
         return None
@@ -182,18 +177,13 @@ def latent(module: Any) -> Attention | None:
     else:
         weights = getattr(module, "mla_scale_q_lora", 1.0) * module.q_a_layernorm.weight
         query = linear(module.q_a_proj).then(linear(module.q_b_proj).cut(heads), weights)
-    notes = (
-        "queries, keys and values pass a bottleneck with a norm: the product has the weights of the norm, "
-        "not its division by the size of each token",
-    )
+    notes = ("a bottleneck with a norm: the product has its weights, not its division by a token's size",)
     return Attention(query, key.with_shared(shared), value, linear(module.o_proj), notes=notes)
 
 
 def standard(module: Any) -> Attention | None:
-    """Everything that keeps to the standard form: query, key, value and output; or a fused projection of the
-    first three, laid out one after the other; or a query and a fused key and value.
-
-    The output projection is beside them, or (BERT) in the `output` module beside the one that holds them.
+    """The standard form: query, key and value, or a fused projection of all three or of the last two, one
+    after the other; the output is beside them, or (BERT) in the module `output` beside theirs.
     """
     holder, last = module, roles.role(module, roles.OUTPUT)
     inputs = roles.inputs(module)
@@ -215,8 +205,8 @@ def standard(module: Any) -> Attention | None:
     heads = roles.heads_of(holder, output)
     if len(inputs) == 1:
         size = output.weight.shape[1] // heads
-        said = 1 if getattr(holder, "multi_query", False) else roles.configured(holder, roles.GROUPS)
-        groups = heads if first.width == 3 * heads * size else said or heads
+        shared = 1 if getattr(holder, "multi_query", False) else roles.configured(holder, roles.GROUPS)
+        groups = heads if first.width == 3 * heads * size else shared or heads
         query, key, value = first.split(heads * size, groups * size, groups * size)
     elif len(inputs) == 2:
         query, groups = first, heads

@@ -38,13 +38,11 @@ class Layer:
     `query`, `key`, `value` and `output` are [heads, d_model, d_head], for tokens in rows. Head h has the
     logits `scale * (x @ query[h] + query_bias[h]) @ (y @ key[h] + key_bias[h]).T` for tokens x that look at
     tokens y, and adds `weights @ (y @ value[h] + value_bias[h]) @ output[h].T` to the module's output;
-    `output_bias` is added once. In cross attention, `key` and `value` may have another d_model than `query`.
-    Values may have another size than keys.
+    `output_bias` is added once.
 
-    The tensors are views of the model's weights where strides allow it, in their own dtype and on their
-    device: clone what you keep while training goes on. A key or value that several query heads share is
-    repeated for each, and `group[h]` is the number of the one that head h uses. `notes` say what else acts
-    between these weights and the model's logits, such as rotary positions.
+    The tensors are views of the model's weights where strides allow it: clone what you keep while training
+    goes on. A key or value that several query heads share is repeated for each, and `group[h]` is the number
+    of the one that head h uses. `notes` say what else acts between these weights and the model's logits.
     """
 
     name: str
@@ -70,11 +68,11 @@ class Layer:
         query, key, value, output = attention.query, attention.key, attention.value, attention.output
         count, group = query.blocks, attention.group_of_head
 
-        def repeated(shared: Tensor) -> Tensor:
+        def repeated(shared: Tensor | None) -> Any:
             """One block for each head: a view if no group is repeated, or if there is only one."""
-            if key.blocks == 1:
-                return shared.expand(count, *shared.shape[1:])
-            return shared if group == tuple(range(key.blocks)) else shared[list(group)]
+            if shared is None or group == tuple(range(key.blocks)):
+                return shared
+            return shared.expand(count, *shared.shape[1:]) if key.blocks == 1 else shared[list(group)]
 
         return cls(
             name,
@@ -85,8 +83,8 @@ class Layer:
             group,
             scale=query.width**-0.5 if attention.scale is None else attention.scale,
             query_bias=query.bias,
-            key_bias=None if key.bias is None else repeated(key.bias),
-            value_bias=None if value.bias is None else repeated(value.bias),
+            key_bias=repeated(key.bias),
+            value_bias=repeated(value.bias),
             output_bias=None if output.bias is None else output.bias[0],
             notes=tuple(dict.fromkeys(attention.notes)),
         )
@@ -116,12 +114,10 @@ def heads(model: nn.Module | str | Path, *, adapter: str | Path | None = None) -
     """Read every attention head of a model, or of a checkpoint on disk, layer by layer.
 
     `model` is a PyTorch module, also inside DDP, FSDP2, `torch.compile` or PEFT; or the path of a folder or
-    file of safetensors with its `config.json`; or the name of a model on the Hugging Face Hub. Only one
-    attention layer of a checkpoint is in memory at a time. `adapter` is the folder of a PEFT LoRA adapter of
-    that checkpoint, which is merged into what is read.
+    file of safetensors with its `config.json`; or the name of a model on the Hugging Face Hub. `adapter` is
+    the folder of a PEFT LoRA adapter of that checkpoint, which is merged into what is read.
 
-    Modules that look like attention and cannot be read are named in a warning, with the reason; if no module
-    can be read, in an error. docs/heads.md lists the families, and how to add one.
+    Modules that look like attention and cannot be read are named in a warning, or if none can, in an error.
 
     >>> for layer in heads(nn.TransformerEncoderLayer(d_model=8, nhead=2)):
     ...     print(layer.name, tuple(layer.query.shape), tuple((layer.key @ layer.query.mT).shape))
@@ -225,14 +221,11 @@ def recognise(module: nn.Module) -> Attention | None:
     if attention is None:
         return None
     attention.refuse_misfit()
-    guess, note = attention.guess, ""
-    reason = _verdicts.get((type(module), guess))
-    if reason:
-        note = f"{guess or 'its layout'} (not proved: {reason})"
-    elif guess and reason is None:
-        note = f"{guess} (not checked, see watch.check)"
-    notes = (note, *attention.notes) if note else attention.notes
-    return replace(attention, guess="" if reason == "" else guess, notes=notes)
+    guess = attention.guess
+    reason = _verdicts.get((type(module), guess), "not checked, see watch.check" if guess else "")
+    if not reason:
+        return replace(attention, guess="")
+    return replace(attention, notes=(f"{guess or 'its layout'} ({reason})", *attention.notes))
 
 
 def recognised(module: nn.Module) -> Attention:
@@ -247,7 +240,7 @@ def record_verdict(module: nn.Module, reason: str) -> None:
     with shapes_alone():
         attention = _read(module)
     assert attention is not None
-    _verdicts[type(module), attention.guess] = reason
+    _verdicts[type(module), attention.guess] = reason and f"not proved: {reason}"
 
 
 def _read(module: nn.Module) -> Attention | None:
@@ -262,11 +255,11 @@ def _read(module: nn.Module) -> Attention | None:
     layers = [layer for layer in attention.layers if isinstance(layer, nn.Module)]
     scale, guess = attention.scale, attention.guess
     if not added:
-        known = works_as_known(module) or isinstance(module, nn.MultiheadAttention)
-        guesses = [guess or ("" if known else assumed_of(module))]
+        scale = roles.scale_of(module) if scale is None else scale
+        if not guess and not works_as_known(module) and not isinstance(module, nn.MultiheadAttention):
+            guess = assumed_of(module)
         if own := sorted({type(layer).__name__ for layer in layers if has_own_forward(layer)}):
-            guesses.append(f"its {' and '.join(own)} is read as if it gave what nn.Linear gives")
-        scale, guess = roles.scale_of(module) if scale is None else scale, "; ".join(filter(None, guesses))
+            guess += f"{'; ' * bool(guess)}its {' and '.join(own)} is read as if it gave what nn.Linear gives"
     notes = [*attention.notes, *roles.notes_on(module)]
     # gates, relative positions, pooling, sinks; beside bare matrices, only a forward pass can tell
     if not any(isinstance(layer, Tensor) and layer.ndim > 1 for layer in attention.layers):
@@ -288,7 +281,7 @@ def find_attention(model: nn.Module) -> tuple[dict[str, nn.Module], dict[str, st
             with shapes_alone(), naming(path):
                 if recognise(module) is not None:
                     found[path] = module
-                elif _looks_like_attention(module, path):
+                elif _looks_like_attention(module):
                     packed = any("quant" in type(part).__name__.lower() for part in module.modules())
                     known = "its projections are laid out in no way that is known here"
                     reasons[path] = "it is quantised: dequantise the model first" if packed else known
@@ -312,14 +305,11 @@ def naming(name: str) -> Iterator[None]:
         raise RankriseError(f"{plain_name(name)}: {error}") from None
 
 
-def _looks_like_attention(module: nn.Module, path: str) -> bool:
-    """Whether a module that no family reads should be mentioned: for its class, its name or its layers."""
+def _looks_like_attention(module: nn.Module) -> bool:
+    """Whether a module that no family reads should be mentioned, for its class or the names of its parts."""
     if re.search("attention|attn|mhsa|multihead", type(module).__name__, re.IGNORECASE):
         return any(True for _ in module.parameters())
-    if re.fullmatch("((self|cross)_?)?(attention|attn|mha)", path.rpartition(".")[2]):
-        return sum(map(is_linear, module.modules())) > 1
     layers = [name for name, child in module.named_children() if any(map(is_linear, child.modules()))]
-    bare = [name for name, weight in module.named_parameters(recurse=False) if weight.ndim > 1]
-    names = [name.removesuffix("_weight") for name in (*layers, *bare)]
-    inputs = [name for name in names if roles.INPUT.fullmatch(name)]
+    bare = [name.removesuffix("_weight") for name, one in module._parameters.items() if one is not None]
+    inputs = [name for name in (*layers, *bare) if roles.INPUT.fullmatch(name)]
     return len(inputs) > 1 or any(map(roles.FUSED.fullmatch, inputs))

@@ -117,11 +117,10 @@ class Projection:
 def linear(source: nn.Module | Tensor, bias: Tensor | None = None) -> Projection:
     """Read a linear layer, or a bare weight in `nn.Linear`'s (out, in) layout, as a projection of one block.
 
-    Reads `nn.Linear`, transformers' `Conv1D` (whose weight is transposed), convolutions of kernel size 1, and
-    any of these inside a PEFT adapter (merged into a copy), `torch.compile`, activation checkpointing or a
-    `Sequential` with dropout. Weights that a parametrization computes are computed anew. `DTensor`s are
-    gathered. Weights without readable values are refused: quantised ones, shards of ZeRO-3 and FSDP1, meta
-    tensors. `bias` is for one kept elsewhere.
+    Reads `nn.Linear`, transformers' `Conv1D`, convolutions of kernel size 1, and any of these inside a PEFT
+    adapter (merged into a copy), `torch.compile`, activation checkpointing or a `Sequential` with dropout.
+    Parametrizations are computed, `DTensor`s gathered. Quantised weights, shards of ZeRO-3 and FSDP1 and meta
+    tensors are refused. `bias` is for one kept elsewhere.
 
     >>> layer = nn.Linear(5, 6)
     >>> torch.equal(linear(layer).weight[0], layer.weight.T)
@@ -211,9 +210,9 @@ def plain_name(path: str) -> str:
 
 
 def merged_adapter(adapter: Any) -> nn.Module:
-    """A plain layer with the active adapters merged in by PEFT, on a copy in float32 or better.
+    """A plain layer with the active adapters merged in by PEFT, on a copy.
 
-    Merging in half precision would round away exactly the small change that is to be measured.
+    In float32 or better: half precision would round away the small change that is to be measured.
     """
     base: Any = _inside(adapter.base_layer)
     if _shapes_alone.get() or adapter.disable_adapters or adapter.merged:
@@ -230,10 +229,7 @@ def merged_adapter(adapter: Any) -> nn.Module:
 def _project(weight: Tensor, bias: Tensor | None, source: object) -> Projection:
     weight = _values(weight)
     if weight.ndim != 2:
-        raise RankriseError(
-            f"A weight of shape {tuple(weight.shape)} stands where a matrix was expected, as ZeRO-3 and "
-            "FSDP1 leave it: gather it first (deepspeed.zero.GatheredParameters, FSDP.summon_full_params)."
-        )
+        raise RankriseError(f"A weight has shape {[*weight.shape]}: gather it first from ZeRO-3 or FSDP1.")
     return Projection(weight.T[None], None if bias is None else _values(bias)[None], (source,))
 
 

@@ -17,13 +17,13 @@ from rankrise.watch._linear import is_conv1d
 
 ADAPTER_CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
+# Initialisations after which the base is no longer the one on disk ("lora" is LoRA-GA)
 _MOVES_THE_BASE = ("pissa", "olora", "corda", "loftq", "lora")
-"""Initialisations that change the base, so that it is no longer the one on disk ("lora" is LoRA-GA)."""
+# Settings that make a change other than the product of two factors
 _NOT_A_PRODUCT = (
     *("use_dora", "use_qalora", "use_bdlora", "layer_replication"),
     *("alora_invocation_tokens", "lora_bias", "target_parameters"),
 )
-"""Settings that make a change other than the product of two factors."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,14 +32,10 @@ class StoredAdapter:
 
     folder: Path
     config: dict[str, Any]
-    factors: dict[str, tuple[Tensor, Tensor]]
-    """(B, A) by module name; the change is `B @ A`, [out, in], with the scale in B."""
-    others: dict[str, Tensor]
-    """All other tensors by name: weights that the adapter replaces."""
-    dtype: torch.dtype
-    """The dtype in which the factors are stored."""
-    transposed: frozenset[str] = frozenset()
-    """Modules of the base that keep their weight as (in, out)."""
+    factors: dict[str, tuple[Tensor, Tensor]]  # (B, A) by module; the change is B @ A, the scale is in B
+    others: dict[str, Tensor]  # by name, weights that the adapter replaces
+    dtype: torch.dtype  # of the stored factors
+    transposed: frozenset[str] = frozenset()  # modules of the base that keep their weight as (in, out)
 
     def on(self, model: nn.Module) -> "StoredAdapter":
         """Match the adapter's names to those of its base, which may lack or have a head around the model."""
@@ -71,12 +67,10 @@ class StoredAdapter:
         else:
             return weight
         if adapted.shape != weight.shape:
-            raise self._of_another_base(
-                f"{name} is {list(weight.shape)} in the base and {list(adapted.shape)} in the adapter"
-            )
-        if name in self.others:
-            return adapted
-        return weight.to(torch.promote_types(weight.dtype, torch.float32)) + adapted
+            sizes = f"{list(weight.shape)} in the base and {list(adapted.shape)} in the adapter"
+            raise self._of_another_base(f"{name} is {sizes}")
+        wide = torch.promote_types(weight.dtype, torch.float32)
+        return adapted if name in self.others else weight.to(wide) + adapted
 
     def _of_another_base(self, found: str) -> RankriseError:
         return RankriseError(f"{str(self.folder)!r}: {found}: pass the base that it was trained on.")

@@ -55,7 +55,9 @@ class Opened:
     def read(self, name: str) -> dict[str, Tensor]:
         """The tensor of that name, or all below the module of that name, by their whole names."""
         tensors: dict[str, Tensor] = {}
-        for target in self._below(name):
+        for target in self._sources:
+            if name and target != name and not target.startswith(f"{name}."):
+                continue
             stored, pattern = self._sources[target][0]
             if pattern is None:
                 tensors[target] = self.checkpoint.read(stored)
@@ -74,13 +76,6 @@ class Opened:
             return self.checkpoint.shape(stored)
         tensor = self.read(name).get(name)
         return None if tensor is None else tuple(tensor.shape)
-
-    def stored(self, name: str) -> list[str]:
-        """The names in the checkpoint of what `read` reads."""
-        return [stored for target in self._below(name) for stored, _ in self._sources[target]]
-
-    def _below(self, name: str) -> list[str]:
-        return [one for one in self._sources if not name or one == name or one.startswith(f"{name}.")]
 
     @contextmanager
     def loaded(self, module: nn.Module, name: str) -> Iterator[None]:

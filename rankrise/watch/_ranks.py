@@ -1,8 +1,7 @@
 """The rank measures: stable, effective and energy rank. A zero matrix has rank 0 by all of them.
 
 The stable rank needs only the largest eigenvalue of `A B`, for the Gram matrices A and B of a product's
-factors. On the CPU, where reading the matrices takes the time, it comes from subspace iteration; on an
-accelerator, where launching kernels does, from powers of whole matrices.
+factors: from subspace iteration on the CPU, and from fewer, larger products on an accelerator.
 """
 
 import math
@@ -63,9 +62,6 @@ def _singular(values: Values) -> Tensor:
 def stable_rank(left: Matrix | Change, right: Matrix | None = None, *, name: str = "") -> Tensor:
     """`|W|_F^2 / |W|_2^2`, float64 [...], to a relative error of 1e-5; takes what `singular_values` takes.
 
-    With the Gram matrices A and B of the factors, `|W|_F^2 = sum(A * B)`, and `|W|_2^2` is the largest
-    eigenvalue of `A B`. Heads that may lose digits are computed again from all their singular values.
-
     >>> stable_rank(torch.eye(6)[:, :2] * torch.tensor([2.0, 1.0]), torch.eye(6)[:, :2]).round(decimals=4)
     tensor(1.2500, dtype=torch.float64)
     >>> from rankrise import watch
@@ -85,11 +81,8 @@ def stable_rank(left: Matrix | Change, right: Matrix | None = None, *, name: str
 
 
 def _stable_ranks(part: Change) -> Tensor:
-    """Stable ranks [heads] of a chunk; a head that holds nan or inf comes out as nan.
-
-    float32 serves if products on this CPU are float32 products: a difference is rounded once, to 6e-8 of
-    itself, no worse than the Gram matrices.
-    """
+    """Stable ranks [heads] of a chunk; heads that may lose digits are computed from all singular values."""
+    # float32 serves where products of it are exact: a difference is rounded once, to 6e-8 of itself
     precision = getattr(torch.backends.mkldnn, "matmul").fp32_precision  # noqa: B009 (not in torch's stubs)
     double = any(weight.dtype == torch.float64 for weight in part.weights)
     narrow = part.after[0].device.type == "cpu" and not double and precision in ("none", "ieee")
@@ -129,18 +122,14 @@ def _quick_ranks(left: Blocks, right: Blocks) -> tuple[Tensor, Tensor]:
 
 BLOCK = 16  # vectors iterated together: reading the matrices costs the same for a few
 DEGREE, LATER_DEGREE, ROUNDS = 8, 4, 12  # of the Chebyshev filter at first and later; the most rounds
-# The first filter lifts the leading vector 100 times over those it damps, which are below this share of the
-# largest value or less. With more, the rows become parallel within float32's resolution.
+# The first filter lifts the leading vector 100 times over the others; with more, float32 rows get parallel.
 LOWEST_CUT = 2 / (math.cosh(math.acosh(100.0) / DEGREE) + 1)
 NOTHING = 1e-6  # a smallest Ritz value below this share of the largest: the vectors span the whole range
-# Powers are taken 64 at a time, which stays in float64's range; after s such rounds the largest eigenvalue of
-# r x r matrices is known to log(r) / 64^s / 2: 1e-5 for r = 256.
-POWER, POWER_ROUNDS = 64, 3
+POWER, POWER_ROUNDS = 64, 3  # powers are taken 64 at a time, which stays in float64's range
 
 
 class Leading(NamedTuple):
-    """Largest eigenvalues and estimates of their relative errors [heads, 1], right and left eigenvectors
-    [heads, r]."""
+    """Largest eigenvalues and their relative errors [heads, 1], right and left eigenvectors [heads, r]."""
 
     value: Tensor
     error: Tensor
@@ -149,12 +138,9 @@ class Leading(NamedTuple):
 
 
 def by_filter(first: Tensor, second: Tensor, tolerance: float) -> Leading:
-    """Leading eigenvalue of `first @ second` [heads, r, r], by filtered subspace iteration (Zhou, Saad and
-    others, 2006).
-
-    A polynomial that stays small on [0, c] and grows beyond it is applied to a few vectors; c is their
-    smallest Ritz value or a share of the largest. Then Rayleigh and Ritz, in the scalar product of `second`,
-    in which the operator is symmetric. Each head keeps its best round.
+    """Leading eigenvalue of `first @ second` [heads, r, r], by Chebyshev-filtered subspace iteration (Zhou et
+    al. 2006): a polynomial that stays small up to the smallest Ritz value is applied to a few vectors. Each
+    head keeps its best round.
     """
     heads, inner = first.shape[0], first.shape[-1]
     generator = torch.Generator(first.device).manual_seed(0)
@@ -203,9 +189,7 @@ def _ritz(overlap: Tensor, energy: Tensor) -> tuple[Tensor, Tensor]:
 def _assessed(first: Tensor, second: Tensor, right: Tensor, lowest: Tensor) -> Leading:
     """Value and error of a Ritz vector [heads, 1, r]; `lowest` [heads, 1] is the smallest Ritz value.
 
-    A Ritz value is never above the largest eigenvalue. It is below by at most residual^2 / gap, and by a few
-    residuals if the leading values are too close to see a gap. The operator is applied afresh, free of the
-    rounding in the nearly parallel rows from which the vector was put together.
+    The value is too small by at most residual^2 / gap, or a few residuals if no gap is seen.
     """
     left = right @ second
     after = left @ first
@@ -224,7 +208,7 @@ def by_squaring(matrix: Tensor) -> Tensor:
     """Largest eigenvalue [heads] of matrices [heads, r, r] with eigenvalues >= 0, from traces of powers.
 
     With q = 64^s, `tr M^2q / tr M^q` is at most the q-th power of the largest, and short of it by a factor of
-    at most sqrt(r), for any start and any gap.
+    at most sqrt(r). After the three rounds, the largest is known to log(r) / 64^3 / 2: 1e-5 for r = 256.
     """
 
     def trace(matrix: Tensor) -> Tensor:

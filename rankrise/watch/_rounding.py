@@ -1,8 +1,7 @@
 """The noise floor of a change: what storing the weights in few bits adds to it.
 
 A stored weight has a rounding error that is uniform over the spacing s of its dtype, with variance s^2 / 12.
-Errors before and after count as independent. If weights moved by less than a spacing, most round to the same
-number, and this noise exceeds the measured change, which is then unknown.
+Errors before and after count as independent.
 """
 
 from typing import NamedTuple
@@ -105,10 +104,7 @@ def matrix_noise(before: Tensor, after: Tensor) -> Noise:
 
 
 def _largest(gram: Tensor) -> Tensor:
-    """Largest eigenvalue [...] of Gram matrices [..., r, r].
-
-    With trace 1 it is at least 1 / r, so these few powers stay in float32's range.
-    """
+    """Largest eigenvalue [...] of Gram matrices [..., r, r]."""
     trace = gram.diagonal(dim1=-2, dim2=-1).sum(-1)
     unit = divided(gram, trace[..., None, None])
     generator = torch.Generator().manual_seed(0)

@@ -2,12 +2,12 @@
 largest value. No d x d product is formed.
 
 With the Gram matrices `A = left^T left` and `B = right^T right = C C^T` (Cholesky), the squared singular
-values are the eigenvalues of `C^T A C`, which is only r x r. Squaring costs half the digits, and float64 has
-them to spare for float32 weights, unless the two factors nearly cancel in the product. That is measured, and
-such heads are computed again from triangular factors (QR), which square nothing.
+values are the eigenvalues of `C^T A C`, which is only r x r. Squaring costs half the digits, which float64
+has to spare unless the two factors nearly cancel in the product: such heads are computed again by QR.
 """
 
 import math
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -24,6 +24,9 @@ Blocks = tuple[Tensor, ...]
 # values are then wrong by up to sqrt(2e3 * 2e-16) = 6e-7 of the largest.
 CANCELLATION_LIMIT = 2e3
 EPSILON = torch.finfo(torch.float64).eps
+SPARE, BLOCKS = 4, 16  # columns beside those asked for; blocks of columns before all values are computed
+TOLERANCE = 1e-5  # estimated relative error of a squared value at which it is good
+NOISE = 1e-13  # squared values below this share of the largest are lost in rounding and never converge
 STREAM_BYTES = 2**27  # of float64 rows of a whole matrix, held at a time
 
 
@@ -31,8 +34,7 @@ def singular_values(left: Matrix | Change, right: Matrix | None = None, *, name:
     """Singular values of a change, of `left @ right^T`, or of `left` alone: float64 [..., k], largest first.
 
     `left` is [..., m, r] and `right` [..., n, r], of any floating dtype; there are min(m, n, r) values, and
-    min(m, n, 2 r) for a change of products. A change of whole matrices is read a few rows at a time, so that
-    a large embedding fits. `name` (the layer) is for error messages.
+    min(m, n, 2 r) for a change of products. `name` (the layer) is for error messages.
 
     >>> left, right = torch.eye(6)[:, :2] * torch.tensor([3.0, 2.0]), torch.eye(6)[:, :2]
     >>> singular_values(left, right).round(decimals=9)
@@ -55,8 +57,7 @@ def singular_values(left: Matrix | Change, right: Matrix | None = None, *, name:
 
 
 class SingularVectors(NamedTuple):
-    """[..., m, k], [..., k], [..., n, k]: `left_vectors * values @ right_vectors^T` is the best approximation
-    of rank k."""
+    """`left_vectors * values @ right_vectors^T`, from [..., m, k], [..., k] and [..., n, k]."""
 
     left_vectors: Tensor
     values: Tensor
@@ -91,11 +92,8 @@ def leading_vectors(
     return SingularVectors(vectors, values[..., 0, :], others)
 
 
-# Chunks of heads [heads, d, r]. A head that holds nan or inf comes out as nan.
-
-
 def factor_values(left: Tensor, right: Tensor) -> Tensor:
-    """Singular values [heads, min(m, n, r)] of `left @ right^T`."""
+    """Singular values [heads, min(m, n, r)] of `left @ right^T`; nan for a head that holds nan or inf."""
     return _values((left.double(),), (right.double(),))
 
 
@@ -133,7 +131,7 @@ def difference_values(before: Tensor, after: Tensor) -> Tensor:
 
 
 def _row_parts(before: Tensor, after: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Both matrices in parts of a few rows, so that their difference is never held whole in float64."""
+    """Both in parts of a few rows: the difference of large embeddings is never held whole in float64."""
     rows = max(1, STREAM_BYTES // (8 * before.shape[1]))
     return list(zip(before.split(rows), after.split(rows), strict=True))
 
@@ -221,38 +219,26 @@ def _congruent(gram: Tensor, root: Tensor) -> Tensor:
 
 def _roots(squared: Tensor, finite: Tensor | None = None) -> Tensor:
     """Roots of the eigenvalues [heads, r], largest first, of symmetric matrices given by their upper halves;
-    nan where they are not `finite`.
-
-    An accelerator's solvers take one r x r matrix after another, in milliseconds each; the host's cores take
-    them side by side.
+    nan where they are not `finite`. On the host: accelerators solve one small matrix after another.
     """
     finite = squared.diagonal(dim1=-2, dim2=-1).isfinite().all(-1) if finite is None else finite
     if not finite.all():
         squared = torch.where(finite[:, None, None], squared, 0.0)
+    solve = partial(torch.linalg.eigvalsh, UPLO="U")  # a fifth faster than "L" with MKL
     if squared.device.type == "cpu":
-        values = _eigenvalues(squared)
+        values = solve(squared)
     else:
         parts = squared.cpu().split(math.ceil(len(squared) / (4 * torch.get_num_threads())))
-        values = torch.cat(in_parallel(_eigenvalues, parts)).to(squared.device)
+        values = torch.cat(in_parallel(solve, parts)).to(squared.device)
     return torch.where(finite[:, None], values.clamp_min(0).sqrt().flip(-1), torch.nan)
-
-
-def _eigenvalues(squared: Tensor) -> Tensor:
-    return torch.linalg.eigvalsh(squared, UPLO="U")  # a fifth faster than "L" with MKL
-
-
-SPARE, BLOCKS = 4, 16  # columns beside those asked for; blocks of columns before all values are computed
-TOLERANCE = 1e-5  # estimated relative error of a squared value at which it is good
-NOISE = 1e-13  # squared values below this share of the largest are lost in rounding and never converge
 
 
 def leading_values(before: Tensor, after: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The `count` largest singular values of `after - before` [m, n] and its Frobenius norm, in float64.
 
-    Block Krylov iteration (Musco and Musco, 2015) with full reorthogonalisation: with D the difference, the
-    space spanned by X, (D^T D) X, (D^T D)^2 X, ... for a few random columns X soon contains the leading
-    vectors. A Ritz value of D^T D in it is too small by at most residual^2 / gap; if that does not become
-    small, all values are computed.
+    Block Krylov iteration (Musco and Musco, 2015) with full reorthogonalisation: for the difference D and a
+    few random columns X, the span of X, (D^T D) X, (D^T D)^2 X, ... soon contains the leading vectors. A Ritz
+    value of D^T D in it is too small by at most residual^2 / gap; if that stays large, all are computed.
     """
     if before.shape[0] < before.shape[1]:
         before, after = before.mT, after.mT

@@ -1,33 +1,18 @@
-"""The types behind the verbs of `rankrise.watch`: what they return, and what they may be given.
+"""The types behind the verbs of `rankrise.watch`: what they return, for annotations and `isinstance`."""
 
-Nobody has to import one to use the library; they are here for annotations and for `isinstance`.
-"""
-
-from rankrise.record.run import TrackedRun
-from rankrise.watch._change import Change
-from rankrise.watch._check import LayerCheck, LayoutCheck
-from rankrise.watch._compare import HeadOverlap, MatrixChange, ModelComparison, ModelOverlap
-from rankrise.watch._heads import Layer, Layers
-from rankrise.watch._linear import Projection
-from rankrise.watch._spectra import SingularVectors
-from rankrise.watch._stages import Curve, FoundStage, StagesFound
-from rankrise.watch._steps import FoundStep
-
-__all__ = [
-    "Change",
-    "Curve",
-    "FoundStage",
-    "FoundStep",
-    "HeadOverlap",
-    "Layer",
-    "LayerCheck",
-    "Layers",
-    "LayoutCheck",
-    "MatrixChange",
-    "ModelComparison",
-    "ModelOverlap",
-    "Projection",
-    "SingularVectors",
-    "StagesFound",
-    "TrackedRun",
-]
+from rankrise.record.run import TrackedRun as TrackedRun
+from rankrise.watch._change import Change as Change
+from rankrise.watch._check import LayerCheck as LayerCheck
+from rankrise.watch._check import LayoutCheck as LayoutCheck
+from rankrise.watch._compare import HeadOverlap as HeadOverlap
+from rankrise.watch._compare import MatrixChange as MatrixChange
+from rankrise.watch._compare import ModelComparison as ModelComparison
+from rankrise.watch._compare import ModelOverlap as ModelOverlap
+from rankrise.watch._heads import Layer as Layer
+from rankrise.watch._heads import Layers as Layers
+from rankrise.watch._linear import Projection as Projection
+from rankrise.watch._spectra import SingularVectors as SingularVectors
+from rankrise.watch._stages import Curve as Curve
+from rankrise.watch._stages import FoundStage as FoundStage
+from rankrise.watch._stages import StagesFound as StagesFound
+from rankrise.watch._steps import FoundStep as FoundStep
