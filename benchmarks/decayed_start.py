@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from rankrise import watch
 from rankrise.recipes.train_settings import TrainSettings, settings_of_record
 from rankrise.record.folder import INITIAL, latest_checkpoint
-from rankrise.train._times import Times, decayed
+from rankrise.train._times import Times
 
 FACTORS = {"KQ": ("key", "query"), "VO": ("value", "output")}
 
@@ -46,7 +46,7 @@ def decay_of(run: watch.TrackedRun) -> float:
     """What decay alone multiplies a weight by."""
     settings = TrainSettings().changed(settings_of_record(run.recipe), str(run.folder))
     assert run.total_steps == run.last_step, "it is not finished"
-    return decayed(settings, Times(settings, examples=run.epoch_steps * settings.batch_size))
+    return Times(settings, examples=run.epoch_steps * settings.batch_size).decay()
 
 
 def bounds(run: watch.TrackedRun, name: str, factor: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -29,8 +29,8 @@ def recipes(recipe: str | None = None, *, json: bool = False) -> None:
     """
     rows: list[dict[str, Any]] = []
     for name in [recipe] if recipe else names():
-        known, contents = about(name), {"settings": settings_in(name), "choices": choices_in(name)}
-        rows.append({"name": name, "path": find(name), "about": known and vars(known), **contents})
+        contents = {"about": about(name), "settings": settings_in(name), "choices": choices_in(name)}
+        rows.append({"name": name, "path": find(name), **contents})
     if json:
         print(to_json(rows))
     elif recipe:

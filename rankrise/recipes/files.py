@@ -1,6 +1,5 @@
 """Recipes as YAML files: those that come with the package, by name, and a user's own, by path."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,25 +8,8 @@ from rankrise.foundations.errors import RankriseError, first_line
 FOLDER = Path(__file__).parent
 
 
-@dataclass(frozen=True)
-class About:
-    """The `about` of a recipe: what it reproduces, how, and in what time."""
-
-    reproduces: str
-    command: str
-    takes: str
-    reaches: str
-    """The number to compare one's own run with."""
-    needs: str = "nothing"
-    """The data that have to be there."""
-
-
 def names() -> list[str]:
-    """The recipes that come with the package.
-
-    >>> "vit-digits" in names()
-    True
-    """
+    """The recipes that come with the package."""
     return sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
@@ -47,19 +29,14 @@ def settings_in(recipe: str | Path) -> dict[str, Any]:
 
 
 def choices_in(recipe: str | Path) -> dict[str, dict[str, Any]]:
-    """The runs that a recipe lists under `choices`, by name, with the settings that they change.
-
-    >>> choices_in("vit-cifar10-choices")["initialisation-normal"]
-    {'initialisation': 'normal', 'qkv_bias': True}
-    """
+    """The runs that a recipe lists under `choices`, by name, with the settings that they change."""
     table = _read(recipe).get("choices", {})
     return {str(name): dict(changes or {}) for name, changes in table.items()}
 
 
-def about(recipe: str | Path) -> About | None:
-    """The `about` of a recipe, or None."""
-    given = _read(recipe).get("about")
-    return None if given is None else About(**given)
+def about(recipe: str | Path) -> dict[str, str]:
+    """What a recipe reproduces, its command, how long it takes, what it reaches and what data it needs."""
+    return dict(_read(recipe).get("about", {}))
 
 
 def _read(recipe: str | Path) -> dict[Any, Any]:

@@ -74,20 +74,12 @@ class ToySettings:
         return as_json(self)
 
     def changed(self, given: Mapping[str, Any], source: str) -> "ToySettings":
-        """Replace some of the settings by what `source` gives, as text or as values.
-
-        >>> ToySettings().changed({"alphas": "1e-2, 1e-4", "seeds": [1, 2], "until": 3}, "an example").alphas
-        ('1e-2', '1e-4')
-        """
+        """Replace some of the settings by what `source` gives, as text or as values."""
         return replaced(self, given, source, "a toy run")
 
 
 def read_recipe(recipe: str | Path) -> ToySettings:
-    """Settings from a recipe, by its name or its path; the paper's where it has none.
-
-    >>> read_recipe("toy-limit").alphas[-1]
-    '1e-1000'
-    """
+    """Settings from a recipe, by its name or its path; the paper's where it has none."""
     return ToySettings().changed(settings_in(recipe), f"the recipe {recipe}")
 
 
@@ -109,10 +101,6 @@ def scale_name(alpha: str | float) -> str:
 
 
 def log10_of(name: str) -> float:
-    """The logarithm to base 10 of a scale given by its name.
-
-    >>> log10_of("1e-1000")
-    -1000.0
-    """
+    """The logarithm to base 10 of a scale given by its name."""
     mantissa, exponent = name.split("e")
     return math.log10(float(mantissa)) + int(exponent)

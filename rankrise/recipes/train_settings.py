@@ -10,16 +10,10 @@ from rankrise.foundations.settings import as_json, check, meanings, names_of, re
 from rankrise.recipes.files import settings_in
 
 Data = Literal["cifar10", "cifar100", "digits", "image-folder", "text", "made-text", "regression"]
-Subject = Literal["images", "text", "regression"]
 Augmentation = Literal["none", "crop", "crop-flip", "resized-crop-flip"]
-Initialisation = Literal["linear", "normal", "truncated-normal"]
 Optimiser = Literal["adamw", "sgd", "muon", "random-walk"]
-Precision = Literal["fp32", "bf16"]
-Compile = Literal["none", "model"]
-AttentionKernel = Literal["auto", "flash", "cudnn", "short"]
 
-GONE = ("check_data", "stream")
-"""Settings that earlier records have."""
+GONE = ("check_data", "stream", "series_precision")  # earlier records have them
 
 
 @dataclass(frozen=True)
@@ -69,7 +63,9 @@ class TrainSettings:
     """Images only: whether queries, keys and values have biases."""
     dropout: float = setting(0.0, at_least=0, at_most=0.99)
     """Dropout of embeddings, attention weights and each part of a layer."""
-    initialisation: Initialisation = setting("linear", of="images", earlier="normal")
+    initialisation: Literal["linear", "normal", "truncated-normal"] = setting(
+        "linear", of="images", earlier="normal"
+    )
     """Images only: linear (torch's default), normal (deviation 0.02, biases 0) or truncated-normal."""
     initialisation_scale: float = setting(1.0, above=0)
     """Factor on every layer's initial weights; the token mapper and the layer norms are left alone."""
@@ -96,13 +92,13 @@ class TrainSettings:
     """For sgd and muon: how much of the past gradients a step keeps."""
     clip: float = setting(0.0, at_least=0)
     """Clip the gradient to this norm; 0: no clipping."""
-    precision: Precision = "bf16"
+    precision: Literal["fp32", "bf16"] = "bf16"
     """Number format of matrix products; weights, residual stream and optimiser stay in float32."""
-    compile: Compile = setting("model", kind="computation")
+    compile: Literal["none", "model"] = setting("model", kind="computation")
     """What torch.compile compiles."""
     cuda_graph: bool = setting(True, kind="computation")
     """Replay the whole compiled step as one CUDA graph, on one GPU."""
-    attention: AttentionKernel = setting("short", kind="computation")
+    attention: Literal["auto", "flash", "cudnn", "short"] = setting("short", kind="computation")
     """Kernel of attention; short is our own for 16 or 64 patches in bf16, elsewhere the same as cudnn."""
     threads: int = setting(0, kind="computation", at_least=0)
     """Threads that compute on the CPU; 0: torch's choice. A tiny network trains fastest with one."""
@@ -116,8 +112,6 @@ class TrainSettings:
     """Epochs between checkpoints."""
     keep_series: int = setting(0, kind="record", at_least=0)
     """How many checkpoints of the weights alone to keep, at measured steps, half of them dense early."""
-    series_precision: Precision = setting("fp32", kind="record")
-    """What the weights of the series are rounded to."""
     measurements: int = setting(250, kind="record", at_least=1)
     """Steps at which stable ranks are measured: dense early, then evenly spread."""
     spectra_epochs: tuple[float, ...] = setting(
@@ -140,7 +134,7 @@ class TrainSettings:
             )
 
     @property
-    def subject(self) -> Subject:
+    def subject(self) -> Literal["images", "text", "regression"]:
         """What the data are. Images are learned by a vision transformer, all else by GPT-2."""
         if self.data == "regression":
             return "regression"
@@ -154,39 +148,23 @@ class TrainSettings:
         }
 
     def changed(self, given: Mapping[str, Any], source: str) -> "TrainSettings":
-        """Replace some settings by the values that `source` gives, as text or in their own types.
-
-        >>> TrainSettings().changed({"seed": 3, "spectra_epochs": "1, 2.5"}, "an example").spectra_epochs
-        (1.0, 2.5)
-        """
+        """Replace some settings by the values that `source` gives, as text or in their own types."""
         return replaced(self, given, source, "a training run")
 
 
 def settings_of_record(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a record of any version: what it lacks has the value from before it was a setting.
-
-    >>> settings_of_record({"layers": 2})["initialisation"], TrainSettings().initialisation
-    ('normal', 'linear')
-    """
+    """The settings of a record of any version: what it lacks has the value from before it was a setting."""
     earlier = {name: one.earlier for name, one in meanings(TrainSettings).items() if one.earlier is not None}
     known = {name: value for name, value in recipe.items() if name not in GONE}
     return {**as_json(TrainSettings()), **earlier, **known}
 
 
 def science_of(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that runs must agree in to be alike.
-
-    >>> science_of({"layers": 2, "workers": 4}) == science_of({"layers": 2, "heads": 8, "workers": 0})
-    True
-    """
+    """The settings that runs must agree in to be alike."""
     others = names_of(TrainSettings, "computation", "record", "machine")
     return {name: value for name, value in settings_of_record(recipe).items() if name not in others}
 
 
 def read_recipe(recipe: str | Path) -> TrainSettings:
-    """Settings from a recipe, by its name or its path; the defaults for what it leaves out.
-
-    >>> read_recipe("vit-digits").data
-    'digits'
-    """
+    """Settings from a recipe, by its name or its path; the defaults for what it leaves out."""
     return TrainSettings().changed(settings_in(recipe), f"the recipe {recipe}")

@@ -13,13 +13,10 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint import state_dict as sharded
 
 from rankrise.foundations.files import whole_folder, write_json
-from rankrise.recipes.train_settings import Precision
 from rankrise.record import folder as files
 
 WHOLE = sharded.StateDictOptions(full_state_dict=True)
-ON_MAIN = sharded.StateDictOptions(full_state_dict=True, cpu_offload=True)
-"""Every process takes part, and only the main one gets the gathered tensors."""
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+ON_MAIN = sharded.StateDictOptions(full_state_dict=True, cpu_offload=True)  # others gather and get nothing
 
 
 def save_checkpoint(
@@ -38,9 +35,9 @@ def save_checkpoint(
     if accelerator.is_main_process:
         final = files.checkpoint_path(folder, step)
         with whole_folder(final) as temporary:
-            for name, tensors in ((files.WEIGHTS, weights), (files.MOMENTS, flat), (files.STATE, state)):
+            _write_model(temporary, weights, model, accelerator)
+            for name, tensors in ((files.MOMENTS, flat), (files.STATE, state)):
                 files.save(temporary / name, {key: value.contiguous() for key, value in tensors.items()})
-            write_json(temporary / files.CONFIG, _configuration_of(model, accelerator))
             files.write_about(temporary, folder, step)
         for other in final.parent.iterdir():  # a folder with another name is the user's
             if other != final and re.fullmatch(r"step-\d{10,}", other.name):
@@ -79,16 +76,12 @@ def load_checkpoint(folder: Path, model: nn.Module, optimiser: Any, accelerator:
     return step, state["losses"]
 
 
-def keep_in_series(folder: Path, step: int, model: nn.Module, accelerator: Any, precision: Precision) -> None:
+def keep_in_series(folder: Path, step: int, model: nn.Module, accelerator: Any) -> None:
     """Write the weights alone, from which `rankrise history` is made."""
     weights = _weights_of(model)
     if accelerator.is_main_process:
-        dtype = DTYPES[precision]
-        configuration = _configuration_of(model, accelerator)
         with whole_folder(files.checkpoint_path(folder, step, files.SERIES)) as temporary:
-            rounded = {name: weight.to(dtype).contiguous() for name, weight in weights.items()}
-            files.save(temporary / files.WEIGHTS, rounded, {"format": "pt"})
-            write_json(temporary / files.CONFIG, configuration | {"dtype": str(dtype).split(".")[1]})
+            _write_model(temporary, weights, model, accelerator)
     accelerator.wait_for_everyone()
 
 
@@ -107,10 +100,13 @@ def _weights_of(model: nn.Module) -> dict[str, Any]:
     return {name: weight for name, weight in weights.items() if name not in tied}
 
 
-def _configuration_of(model: nn.Module, accelerator: Any) -> dict[str, Any]:
-    """The config.json with which transformers builds the network again."""
+def _write_model(folder: Path, weights: dict[str, Tensor], model: nn.Module, accelerator: Any) -> None:
+    """Write the weights, and the config.json with which transformers builds the network again."""
+    tensors = {name: weight.contiguous() for name, weight in weights.items()}
+    files.save(folder / files.WEIGHTS, tensors, {"format": "pt"})
     network = accelerator.unwrap_model(model)
-    return {**network.config.to_dict(), "architectures": [type(network).__name__]}
+    architecture = {"architectures": [type(network).__name__], "dtype": "float32"}
+    write_json(folder / files.CONFIG, network.config.to_dict() | architecture)
 
 
 def _tied(model: nn.Module) -> dict[str, str]:

@@ -22,8 +22,7 @@ from rankrise.recipes.train_settings import TrainSettings
 from rankrise.train._batches import DOWN, INDEX, MIRRORED, RIGHT, Batch, Task, epoch_plan, sent, shares
 from rankrise.train._networks import vision_transformer
 
-DIGITS_TO_TRAIN_ON = 1500
-"""The other 297 digits, by other writers, are the validation set."""
+DIGITS_TO_TRAIN_ON = 1500  # the other 297, by other writers, are the validation set
 CIFAR_HOME = "https://www.cs.toronto.edu/~kriz/cifar.html"
 CIFAR_FOLDERS = {"cifar10": "cifar-10-batches-bin", "cifar100": "cifar-100-binary"}
 CIFAR_FILES = {
@@ -39,11 +38,9 @@ CIFAR_FILES = {
         "train.bin": "6172c7755cfe09b2fe270c85cebc1b15",
         "test.bin": "4499cfba6c016c1be1438163640a0898",
     },
-}
-"""The files, the test set last, and their published MD5."""
+}  # the test set last, and the published MD5 of each
 SUFFIXES = (".jpeg", ".jpg", ".png", ".webp", ".bmp")
-DRAWS = 2**63 + 1
-"""Key of the random labels, apart from every seed: runs of all seeds have the same wrong labels."""
+LABELS_KEY = 2**63 + 1  # apart from every seed: runs of all seeds have the same wrong labels
 
 
 class Images(NamedTuple):
@@ -93,23 +90,20 @@ def read_cifar(name: str, folder: str | Path) -> tuple[Images, Images]:
 
 
 def read_image_folder(folder: Path) -> tuple[Photographs, Photographs, int]:
-    """The training and the validation photographs of a folder, and the number of classes.
-
-    They lie as train/<class>/* and val/<class>/*, as ImageNet and Tiny-ImageNet are unpacked.
-    """
-    parts = []
-    for part in ("train", "val"):
-        paths = sorted(path for path in (folder / part).glob("*/*") if path.suffix.lower() in SUFFIXES)
-        names = sorted({path.parent.name for path in paths})
-        classes = {name: number for number, name in enumerate(names)}
-        parts.append((Photographs(paths, [classes[path.parent.name] for path in paths]), names))
-    (train, names), (validation, others) = parts
+    """Photographs in train/<class>/* and in val/<class>/*, and the number of classes."""
+    train, validation = (
+        sorted(path for path in (folder / part).glob("*/*") if path.suffix.lower() in SUFFIXES)
+        for part in ("train", "val")
+    )
+    names, others = (sorted({path.parent.name for path in paths}) for paths in (train, validation))
     if not names or names != others:
         raise RankriseError(
             f"{folder} needs photographs of the same classes as train/<class>/*.jpg and val/<class>/*.jpg: "
             "put them there, or pass --data_folder and --data_name."
         )
-    return train, validation, len(names)
+    numbers = {name: number for number, name in enumerate(names)}
+    labels = ([numbers[path.parent.name] for path in paths] for paths in (train, validation))
+    return Photographs(train, next(labels)), Photographs(validation, next(labels)), len(names)
 
 
 def opened(path: Path) -> Any:
@@ -132,9 +126,7 @@ def fitted(picture: Any, side: int) -> numpy.ndarray:
 
 
 def random_crop(picture: Any, side: int, generator: numpy.random.Generator) -> numpy.ndarray:
-    """A rectangle of 8 to 100 % of the area, between 3:4 and 4:3 in shape, at size `side`, mirrored every
-    other time: the usual augmentation for ImageNet. uint8 [3, side, side]
-    """
+    """ImageNet's usual crop: 8 to 100 % of the area, 3:4 to 4:3, perhaps mirrored. uint8 [3, side, side]"""
     width, height = picture.size
     for _ in range(10):
         area = width * height * generator.uniform(0.08, 1.0)
@@ -187,11 +179,10 @@ class ImageTask(Task):
     """Cross-entropy of classes; subclasses turn batches into pixels and labels."""
 
     name = "image classification"
-    compiled_parts = ("pixels", "validation_pixels", "judged")
+    compiled_parts = ("pixels", "judged")
     channels: int
     classes: int
     pixels: Any
-    validation_pixels: Any
 
     def model(self) -> nn.Module:
         return vision_transformer(self.settings, self.channels, self.classes)
@@ -207,7 +198,7 @@ class ImageTask(Task):
 
     def score(self, model: Any, *batch: Tensor) -> Tensor:
         """Numbers of images and of correct classes, and the sum of losses. [3]"""
-        pixels, labels = self.validation_pixels(*batch)
+        pixels, labels = self.pixels(*batch)
         losses, right = self.judged(model, pixels, labels)
         sums = (labels >= 0).sum(), right.sum(), losses.detach().sum()
         return torch.stack([value.double() for value in sums])
@@ -236,9 +227,9 @@ class DeviceImages(ImageTask):
         self.examples, self.channels = train.pixels.shape[:2]
         mean, deviation = mean_and_deviation(train.pixels)
         self._mean, self._deviation = mean.to(device).view(-1, 1, 1), deviation.to(device).view(-1, 1, 1)
-        self._true_labels = train.labels
-        self._images, self._labels = train.pixels.to(device), self._labels_in(0).to(device)
-        self._validation = Images(validation.pixels.to(device), validation.labels.to(device))
+        self._true_labels, self._validation_labels = train.labels, validation.labels.to(device)
+        self._labels = self._labels_in(0).to(device)
+        self._images = torch.cat([train.pixels, validation.pixels]).to(device)
 
     def batches(self, epoch: int, first: int, batch_size: int, share: slice) -> Iterator[Batch]:
         """Rows of the plan; also labels, if they are redrawn. ([share, 4],) or (…, [share])"""
@@ -252,27 +243,24 @@ class DeviceImages(ImageTask):
         yield from zip(*(shares(tensor, first, batch_size, share) for tensor in whole), strict=True)
 
     def validation_batches(self, batch_size: int, share: slice) -> Iterator[Batch]:
-        """Rows of images as they are, and which of them count. ([share, 4], [share])"""
-        numbers = torch.arange(len(self._validation.labels), device=self.device)
-        for rows in nn.functional.pad(numbers[:, None], (0, 3)).split(batch_size):
-            counts = torch.arange(batch_size, device=self.device) < len(rows)
-            rows = nn.functional.pad(rows, (0, 0, 0, batch_size - len(rows)))
-            yield rows[share], counts[share]
+        """Rows of images as they are, and their labels, -1 for padding. ([share, 4], [share])"""
+        for start in range(0, len(self._validation_labels), batch_size):
+            labels = self._validation_labels[start : start + batch_size]
+            first, padding = self.examples + start, batch_size - len(labels)
+            numbers = torch.arange(first, first + len(labels), device=self.device)
+            rows = nn.functional.pad(numbers[:, None], (0, 3, 0, padding))
+            yield rows[share], nn.functional.pad(labels, (0, padding), value=-1)[share]
 
     def pixels(self, *batch: Tensor) -> tuple[Tensor, Tensor]:
         """Cut the batch out of the data set."""
-        rows, *redrawn = batch
-        labels = redrawn[0] if redrawn else self._labels[rows[:, INDEX]]
+        rows, *given = batch
+        labels = given[0] if given else self._labels[rows[:, INDEX]]
         return (cut(self._images, rows) - self._mean) / self._deviation, labels
-
-    def validation_pixels(self, rows: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-        """The images without augmentation."""
-        labels = torch.where(counts, self._validation.labels[rows[:, INDEX]], -1)
-        return (cut(self._validation.pixels, rows) - self._mean) / self._deviation, labels
 
     def _labels_in(self, epoch: int) -> Tensor:
         """The labels, of which a share is replaced by random classes (Zhang et al., 2017)."""
-        generator = numpy.random.Generator(numpy.random.Philox(key=numpy.array([DRAWS, epoch], numpy.uint64)))
+        key = numpy.array([LABELS_KEY, epoch], numpy.uint64)
+        generator = numpy.random.Generator(numpy.random.Philox(key=key))
         replaced = torch.from_numpy(generator.random(self.examples) < self.settings.label_noise)
         drawn = torch.from_numpy(generator.integers(0, self.classes, self.examples))
         return torch.where(replaced, drawn, self._true_labels)
@@ -309,8 +297,6 @@ class StreamedImages(ImageTask):
         """Scale the values."""
         return images / 127.5 - 1.0, labels
 
-    validation_pixels = pixels
-
     def _loaded(
         self, photographs: Photographs, rows: list[list[int]], draw: tuple[int, int] | None
     ) -> Iterator[Batch]:
@@ -341,11 +327,7 @@ class _Cropped(Dataset[tuple[Tensor, int]]):
 
 
 def mean_and_deviation(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Exact mean and standard deviation of each channel's values (0 to 255), by counting them. [channels]
-
-    >>> mean_and_deviation(torch.tensor([[[[0, 2]], [[4, 4]]]], dtype=torch.uint8))
-    (tensor([1., 4.]), tensor([1., 1.]))
-    """
+    """Exact mean and standard deviation of each channel's values (0 to 255), by counting them. [channels]"""
     values = torch.arange(256, dtype=torch.float64)
     counts = torch.stack([torch.bincount(one.flatten(), minlength=256) for one in images.unbind(1)])
     shares = counts.double() / counts[0].sum()
@@ -355,15 +337,7 @@ def mean_and_deviation(images: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def cut(images: Tensor, rows: Tensor) -> Tensor:
-    """Pick images by the rows of a plan, moved and mirrored; black comes in from outside.
-
-    images: uint8 [n, channels, height, width]; rows: int64 [batch, 4]; returns uint8 [batch, channels,
-    height, width].
-
-    >>> images = torch.arange(1, 5, dtype=torch.uint8).view(1, 1, 2, 2)
-    >>> cut(images, torch.tensor([[0, 0, 0, 1], [0, 1, 0, 0]])).tolist()
-    [[[[2, 1], [4, 3]]], [[[3, 4], [0, 0]]]]
-    """
+    """Pick images by the rows of a plan, moved and mirrored; black comes in. [batch, channels, h, w]"""
     _, channels, height, width = images.shape
     column = torch.arange(width, device=images.device)
     column = torch.where(rows[:, MIRRORED, None] > 0, width - 1 - column, column) + rows[:, RIGHT, None]

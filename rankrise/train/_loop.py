@@ -20,10 +20,7 @@ from rankrise.train._checkpoint import cut_series, keep_in_series, load_checkpoi
 from rankrise.train._optimiser import optimiser_of
 from rankrise.train._step import chosen_kernels, steps_of
 from rankrise.train._task import task_of
-from rankrise.train._times import Times, decayed, set_rate
-
-NEARLY_ALL = 0.99
-"""If weight decay leaves less of the initial weights, the record notes it."""
+from rankrise.train._times import Times, set_rate
 
 
 class Interrupted(Exception):
@@ -35,10 +32,7 @@ class Interrupted(Exception):
 
 
 def train(
-    settings: TrainSettings,
-    folder: str | Path,
-    note: str = "",
-    progress: Callable[[Reached], None] | None = None,
+    settings: TrainSettings, folder: str | Path, progress: Callable[[Reached], None] | None = None
 ) -> Reached:
     """Train as `settings` say and record the run in `folder`, or resume the run in that folder.
 
@@ -48,7 +42,7 @@ def train(
     found = run_in(folder, settings)
     if found is not None and found.get("finished"):
         return end_of(folder)
-    training = _Training(settings, folder, note)
+    training = _Training(settings, folder)
     with training.tracker, _signals_noted() as signals, chosen_kernels(settings):
         training.check_record()
         reached = training.to_the_end(signals, progress)
@@ -59,15 +53,12 @@ def train(
 class _Training:
     """Everything that a run trains with, in one of its processes."""
 
-    def __init__(self, settings: TrainSettings, folder: Path, note: str) -> None:
+    def __init__(self, settings: TrainSettings, folder: Path) -> None:
         accelerate = require("accelerate", extra="train", purpose="training")
         self.settings, self.folder = settings, folder
         self.accelerator = accelerator = accelerate.Accelerator(mixed_precision="no")
         if settings.batch_size % accelerator.num_processes:
-            raise RankriseError(
-                f"batch_size is {settings.batch_size}, which {accelerator.num_processes} processes cannot "
-                "share equally: pass a multiple."
-            )
+            raise RankriseError(f"batch_size has to be a multiple of {accelerator.num_processes} processes.")
         if settings.optimiser == "random-walk" and accelerator.num_processes > 1:
             raise RankriseError("optimiser random-walk cannot be shared by processes: train on one.")
         torch.manual_seed(settings.seed + accelerator.process_index)
@@ -79,14 +70,13 @@ class _Training:
         optimiser = optimiser_of(settings, model, accelerator.device)
         model, self.optimiser = accelerator.prepare(model.to(accelerator.device), optimiser)
         self.model = model.train()
-        self.losses: list[Tensor] = []
-        """One per step since the mean was logged."""
-
-        left = decayed(settings, times)
-        decay_note = (
-            f"weight decay leaves {left:.2g} of the initial weights by the end, and what it takes from their "
-            "products is part of the change, with a high rank"
-        )
+        self.losses: list[Tensor] = []  # one per step since the mean was logged
+        notes = []
+        if (left := times.decay()) < 0.99:
+            notes = [
+                f"weight decay leaves {left:.2g} of the initial weights by the end, and what it takes from "
+                "their products is part of the change, with a high rank"
+            ]
         extra = {
             "recipe": settings.to_dict(),
             "task": task.name,
@@ -95,7 +85,7 @@ class _Training:
             "total_steps": times.total,
             "step_units": self.step_units,
             "processes": accelerator.num_processes,
-            "notes": [] if left > NEARLY_ALL else [decay_note],
+            "notes": notes,
         }
         self.tracker = watch.RankTracker(
             model,
@@ -103,7 +93,6 @@ class _Training:
             schedule=times.schedule,
             matrices=settings.matrices,
             top=settings.leading_values,
-            note=note,
             extra=extra,
         )
         self.step_of, self.score_of = steps_of(
@@ -119,7 +108,7 @@ class _Training:
         if last == 0:
             tracker.step(0)
             self.keep(0)
-        batches = self.batches(first=last)
+        batches = self.batches(last)
         loss, metrics = float("nan"), dict[str, float]()
 
         def reached(step: int) -> Reached:
@@ -164,18 +153,15 @@ class _Training:
         for number, loss in enumerate(values.tolist(), start=step - len(values) + 1):
             if loss - loss != 0.0:
                 raise RankriseError(
-                    f"the loss is {loss} at step {number}: lower learning_rate or raise warm_up_epochs, and "
-                    "train in a new folder."
+                    f"the loss is {loss} at step {number}: lower learning_rate, and train in a new folder."
                 )
         return values
 
     def check_record(self) -> None:
         """Stop rather than train on without a record."""
         if self.tracker.lost:
-            raise RankriseError(
-                f"{self.folder} could not be recorded ({self.tracker.lost.rstrip('.')}): once that is "
-                "mended, the same command goes on from the last checkpoint."
-            )
+            lost = self.tracker.lost.rstrip(".")
+            raise RankriseError(f"{self.folder} could not be recorded ({lost}): mend that and resume it.")
 
     def batches(self, first: int) -> Iterator[Batch]:
         """This process's share of every batch from update number `first` on."""
@@ -199,7 +185,7 @@ class _Training:
     def keep(self, step: int) -> None:
         """Add the weights to the series that is kept, if this step belongs to it."""
         if step in self.times.kept:
-            keep_in_series(self.folder, step, self.model, self.accelerator, self.settings.series_precision)
+            keep_in_series(self.folder, step, self.model, self.accelerator)
 
     def agreed(self, signals: list[int], step: int) -> int:
         """The signal on which all processes stop after this step, or 0. Several agree only when they log."""

@@ -11,12 +11,8 @@ from rankrise.foundations.optional import require
 from rankrise.recipes.train_settings import TrainSettings
 from rankrise.train._vision_layers import forward_class_token, forward_patches, use_our_kernels
 
-PADDING = 64
-"""The logits of GPT-2 have a multiple of this many columns, because fast kernels need aligned rows."""
-OFFSET = 2.0
-"""Size of the read-in's bias, next to tokens of size 1. Layer norms divide by the size of their input, which
-would hide the size of x and y; next to a shared offset they leave it nearly as it is.
-"""
+PADDING = 64  # fast kernels need aligned rows: the logits of GPT-2 have a multiple of this many columns
+OFFSET = 2.0  # deviation of the read-in's bias, beside which layer norms do not hide the size of x and y
 
 
 def vision_transformer(settings: TrainSettings, channels: int, classes: int) -> nn.Module:
@@ -59,15 +55,7 @@ def vision_transformer(settings: TrainSettings, channels: int, classes: int) -> 
 
 @torch.no_grad()
 def redraw_projections(model: nn.Module, initialisation: str) -> None:
-    """Draw the linear layers anew, the patch projection included, as "linear" or "truncated-normal".
-
-    Class token and position embeddings keep the library's values, of standard deviation 0.02.
-
-    >>> layer = nn.Sequential(nn.Linear(400, 100))
-    >>> redraw_projections(layer, "truncated-normal")
-    >>> bool(layer[0].weight.abs().max() <= 0.04), layer[0].bias.abs().sum().item()
-    (True, 0.0)
-    """
+    """Draw the linear layers anew, the patch projection included, as "linear" or "truncated-normal"."""
     for module in model.modules():
         if isinstance(module, (nn.Linear, nn.Conv2d)):
             module.reset_parameters()
@@ -78,10 +66,7 @@ def redraw_projections(model: nn.Module, initialisation: str) -> None:
 
 
 def language_model(settings: TrainSettings, vocabulary: int) -> nn.Module:
-    """A `GPT2LMHeadModel` with the library's initialisation, its layers scaled.
-
-    Its logits have meaningless columns beyond the vocabulary: cut them off.
-    """
+    """A `GPT2LMHeadModel`, its layers scaled; its logits have meaningless columns beyond the vocabulary."""
     transformers = require("transformers", extra="train", purpose="training")
     configuration = gpt2_config(settings, vocab_size=vocabulary, n_positions=settings.sequence_length)
     with torch.random.fork_rng(devices=[]):
@@ -164,10 +149,7 @@ def regression_model(settings: TrainSettings) -> nn.Module:
 
 
 def _forward_last_token(layer: Any, hidden_states: Tensor) -> Tensor:
-    """`GPT2Block.forward` for the last token, the only one that is read. [batch, n, d] -> [batch, 1, d]
-
-    Outputs and gradients are the library's, for a third of the work of the recipe's one layer.
-    """
+    """`GPT2Block.forward` for the last token, the only one that is read. [batch, n, d] -> [batch, 1, d]"""
     attention, last = layer.attn, hidden_states[:, -1:]
     query, key, value = (
         part.unflatten(-1, (-1, attention.head_dim))
@@ -180,16 +162,7 @@ def _forward_last_token(layer: Any, hidden_states: Tensor) -> Tensor:
 
 @torch.no_grad()
 def scale_layers(model: nn.Module, scale: float, keep: tuple[str, ...]) -> None:
-    """Multiply every initial value by `scale`, except layer norms and names that begin with one of `keep`.
-
-    A weight that is tied to a kept one stays as it is.
-
-    >>> block = nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2))
-    >>> before = block[0].weight.clone()
-    >>> scale_layers(block, 0.5, keep=("embeddings.",))
-    >>> torch.equal(block[0].weight, before / 2), block[1].weight.tolist()
-    (True, [1.0, 1.0])
-    """
+    """Multiply initial values by `scale`, but not of layer norms, of names in `keep`, or tied to those."""
     norms = [module for module in model.modules() if isinstance(module, nn.LayerNorm)]
     kept = {id(parameter) for norm in norms for parameter in norm.parameters()}
     kept |= {id(parameter) for name, parameter in model.named_parameters() if name.startswith(keep)}
@@ -199,9 +172,6 @@ def scale_layers(model: nn.Module, scale: float, keep: tuple[str, ...]) -> None:
 
 
 def attend_without_mask(layers: Iterable[nn.Module]) -> None:
-    """Drop the attention mask that some versions of the library make, since no fused kernel takes it.
-
-    The attention is the same: image layers attend to all tokens, and causal layers tell the kernel so.
-    """
+    """Drop the attention mask that some versions make: no fused kernel takes it, and none here needs it."""
     for layer in layers:
         layer.register_forward_pre_hook(lambda _, inputs: (inputs[0],))

@@ -14,8 +14,7 @@ from torch.optim import SGD, AdamW, Optimizer
 
 from rankrise.recipes.train_settings import TrainSettings
 
-NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
-"""Coefficients of Muon's iteration, as its author published them."""
+NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # the iteration's coefficients, as Muon's author published them
 
 
 def optimiser_of(settings: TrainSettings, model: nn.Module, device: torch.device) -> Optimizer:
@@ -86,12 +85,7 @@ class Muon(AdamW):
 
 
 def orthogonalised(matrices: Tensor) -> Tensor:
-    """Bring all singular values near 1, by Newton-Schulz iterations in bfloat16. [n, a, b]
-
-    >>> values = torch.linalg.svdvals(orthogonalised(torch.diag(torch.tensor([1.0, 3.0, 9.0]))[None]).float())
-    >>> bool(values.min() > 0.6), bool(values.max() < 1.3)
-    (True, True)
-    """
+    """Bring all singular values near 1, by Newton-Schulz iterations in bfloat16. [n, a, b]"""
     a, b, c = NEWTON_SCHULZ
     tall = matrices.shape[1] > matrices.shape[2]
     x = (matrices.mT if tall else matrices).bfloat16()

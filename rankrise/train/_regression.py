@@ -1,7 +1,7 @@
 """In-context regression: the value of a function, from points of it that came before, by GPT-2's layers."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy
 import torch
@@ -11,51 +11,45 @@ from rankrise.recipes.train_settings import TrainSettings
 from rankrise.train._batches import Batch, Task
 from rankrise.train._networks import regression_model
 
-VALIDATION = 1024
-"""Problems in the validation set."""
-
-
-class Problems(NamedTuple):
-    """Problems, each a row of tokens (x, y), of which the last asks for its y."""
-
-    tokens: Tensor
-    """float32 [n, pairs + 1, features + 1]; the last token's y is 0."""
-    answers: Tensor
-    """The y that is asked for, divided by its standard deviation. float32 [n]"""
+VALIDATION_PROBLEMS = 1024
 
 
 class InContextRegression(Task):
-    """The squared error of answers, as a share of the answers' variance."""
+    """The squared error of answers, as a share of the answers' variance.
+
+    A problem is a row of tokens (x, y), of which the last asks for its y. Every seed of a run has the same.
+    """
 
     name = "in-context regression"
 
     def __init__(self, settings: TrainSettings, device: torch.device) -> None:
         self.settings, self.device, self.examples = settings, device, settings.examples
-        made = made_regression(settings.examples, settings.pairs, settings.variances)
-        self._train, self._validation = (Problems(*(one.to(device) for one in part)) for part in made)
+        train = made_regression(settings.examples, settings.pairs, settings.variances, seed=1)
+        validation = made_regression(VALIDATION_PROBLEMS, settings.pairs, settings.variances, seed=2)
+        self._tokens, self._answers = (one.to(device) for one in train)
+        self._validation = tuple(one.to(device) for one in validation)
 
     def model(self) -> nn.Module:
         return regression_model(self.settings)
 
     def loss(self, model: Any, *batch: Tensor) -> Tensor:
         (numbers,) = batch
-        mean: Tensor = self.judged(model, self._train.tokens[numbers], self._train.answers[numbers]).mean()
+        mean: Tensor = self.judged(model, self._tokens[numbers], self._answers[numbers]).mean()
         return mean
 
     def inputs(self, *batch: Tensor) -> dict[str, Tensor]:
-        return {"tokens": self._train.tokens[batch[0]]}
+        return {"tokens": self._tokens[batch[0]]}
 
     def validation_batches(self, batch_size: int, share: slice) -> Iterator[Batch]:
         """Numbers of problems; those beyond the last are padding. ([share],)"""
-        for start in range(0, len(self._validation.answers), batch_size):
+        for start in range(0, VALIDATION_PROBLEMS, batch_size):
             yield (torch.arange(start, start + batch_size, device=self.device)[share],)
 
     def score(self, model: Any, *batch: Tensor) -> Tensor:
         """The number of problems, and the sum of their squared errors. [2]"""
-        (numbers,) = batch
-        counts = numbers < len(self._validation.answers)
-        numbers = torch.where(counts, numbers, 0)
-        errors = self.judged(model, self._validation.tokens[numbers], self._validation.answers[numbers])
+        counts = batch[0] < VALIDATION_PROBLEMS
+        numbers = torch.where(counts, batch[0], 0)
+        errors = self.judged(model, *(one[numbers] for one in self._validation))
         return torch.stack([counts.sum().double(), (errors.detach() * counts).sum().double()])
 
     def metrics(self, sums: Tensor) -> dict[str, Tensor]:
@@ -68,25 +62,19 @@ class InContextRegression(Task):
         return errors
 
 
-def made_regression(problems: int, pairs: int, variances: Sequence[float]) -> tuple[Problems, Problems]:
-    """A training and a validation set, the same for every seed of a run.
+def made_regression(
+    problems: int, pairs: int, variances: Sequence[float], seed: int
+) -> tuple[Tensor, Tensor]:
+    """Problems y = w·x + b, with w and b standard normal, and x normal with one of `variances` per feature.
 
-    In each problem y = w·x + b, with w and b standard normal, and x normal with one of `variances` per
-    feature.
-
-    >>> train, validation = made_regression(problems=4000, pairs=16, variances=(1, 0.5))
-    >>> tuple(train.tokens.shape), tuple(validation.answers.shape)
-    ((4000, 17, 3), (1024,))
+    Tokens, float32 [n, pairs + 1, features + 1], the last y of each 0; and that y over its standard
+    deviation, float32 [n].
     """
-
-    def made(count: int, seed: int) -> Problems:
-        draw = numpy.random.Generator(numpy.random.Philox(key=[seed, 0])).standard_normal
-        slopes, intercepts = draw((count, len(variances), 1)), draw((count, 1, 1))
-        features = draw((count, pairs + 1, len(variances))) * numpy.sqrt(variances)
-        targets = features @ slopes + intercepts
-        answers = targets[:, -1, 0] / numpy.sqrt(1 + sum(variances))
-        targets[:, -1] = 0
-        tokens = numpy.concatenate([features, targets], axis=2)
-        return Problems(torch.from_numpy(tokens).float(), torch.from_numpy(answers).float())
-
-    return made(problems, seed=1), made(VALIDATION, seed=2)
+    draw = numpy.random.Generator(numpy.random.Philox(key=[seed, 0])).standard_normal
+    slopes, intercepts = draw((problems, len(variances), 1)), draw((problems, 1, 1))
+    features = draw((problems, pairs + 1, len(variances))) * numpy.sqrt(variances)
+    targets = features @ slopes + intercepts
+    answers = targets[:, -1, 0] / numpy.sqrt(1 + sum(variances))
+    targets[:, -1] = 0
+    tokens = numpy.concatenate([features, targets], axis=2)
+    return torch.from_numpy(tokens).float(), torch.from_numpy(answers).float()

@@ -17,15 +17,13 @@ Step = Callable[[Batch], Tensor]
 """Takes a batch. In training it updates the weights and returns the loss before the update, detached, []; in
 validation it returns the score, [k]."""
 
-EAGER_CALLS = 3
-"""Calls before a CUDA graph is captured, so that compilation and lazy allocations are done."""
+EAGER_CALLS = 3  # before a CUDA graph is captured: compilation and lazy allocations are done
 FLASH, CUDNN = SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION
-KERNELS = {
+KERNELS = {  # in the order in which they are tried
     "auto": [],
     "flash": [FLASH, CUDNN, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH],
     "cudnn": [CUDNN, FLASH, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH],
 }
-"""Kernels of attention in the order in which they are tried."""
 
 
 def steps_of(
@@ -85,10 +83,7 @@ def steps_of(
 def _graphed(
     function: Step, stream: torch.cuda.Stream, memory: Any, before_capture: Callable[[], object]
 ) -> Step:
-    """Run the first calls as they are, capture one, then replay it.
-
-    Graphs share their memory, so that a result holds until any of them is called again.
-    """
+    """Run the first calls as they are, capture one, then replay it. A result holds until the next call."""
     calls = 0
     graph = torch.cuda.CUDAGraph()
     inputs: Batch = ()

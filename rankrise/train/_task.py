@@ -12,10 +12,8 @@ from rankrise.train._images import image_classification
 from rankrise.train._regression import InContextRegression
 from rankrise.train._text import next_token_prediction
 
-AT_ONCE = 16384
-"""Most tokens or images in a batch of `training_inputs`: the logits of a text are large."""
-JUDGED_BY, JUDGED_BY_UNITS = 5000, 200_000
-"""Most training examples, and tokens of text, that a training loss is measured on."""
+AT_ONCE = 16384  # most tokens or images in a batch: the logits of a text are large
+JUDGED_BY, JUDGED_BY_UNITS = 5000, 200_000  # most examples and tokens that a training loss is measured on
 
 Evaluate = Callable[[nn.Module], dict[str, float]]
 
@@ -51,10 +49,7 @@ def evaluation(task: Task, settings: TrainSettings) -> Evaluate:
 
 
 def training_evaluation(task: Task, settings: TrainSettings) -> tuple[Evaluate, int]:
-    """Like `evaluation`, by the loss on training examples of the second epoch; and how many these are.
-
-    A network that has memorised its training set may end above its initial validation loss.
-    """
+    """Like `evaluation`, by the loss on training examples of the second epoch; and how many these are."""
     count = max(1, min(task.examples, JUDGED_BY, JUDGED_BY_UNITS // task.units_per_example))
     size = min(settings.micro_batch_size or settings.batch_size, count)
     batches = list(islice(task.batches(1, 0, size, slice(0, size)), count // size))

@@ -21,8 +21,7 @@ from rankrise.train._batches import Batch, Task
 from rankrise.train._networks import language_model
 
 FORMAT = "rankrise-tokens/1"
-PIECE = 100_000
-"""Characters that are tokenised at once, about."""
+PIECE = 100_000  # characters that are tokenised at once, about
 NAMES = ("Anna", "Boris", "Clara", "David", "Emma", "Felix", "Greta", "Hugo")
 COLOURS = ("red", "green", "blue", "black", "white", "yellow")
 THINGS = ("ball", "book", "cup", "hat", "key", "lamp", "coin", "spoon")
@@ -39,9 +38,7 @@ WIKITEXT = (
     (r"= (?==)", "="),  # = = Description = =
     (r"(?m)^ +| +$", ""),
 )
-"""Patterns and replacements that turn WikiText's form, in which punctuation stands alone, back into text.
-
-Cached tokens depend on them."""
+"""Patterns and replacements that turn WikiText's form, in which punctuation stands alone, back into text."""
 
 
 class Tokens(NamedTuple):
@@ -93,10 +90,7 @@ def read_text(folder: Path, part: str) -> str:
 
 
 def made_text(stories: int, seed: int) -> str:
-    """Short stories by a few rules, one per line.
-
-    A thing changes hands; the end says who has what and where, which follows from the beginning.
-    """
+    """Short stories, one per line: a thing changes hands, and the end follows from the beginning."""
     generator, text = numpy.random.Generator(numpy.random.Philox(key=[seed, 0])), ""
     for _ in range(stories):
         owner, *others = generator.permutation(NAMES)[: generator.integers(2, 5)].tolist()
@@ -119,7 +113,8 @@ def tokenised(name: str, text: str, tokenizer: Tokenizer) -> Tokens:
         words = 0
         if " @-@ " in text:  # nobody else writes that
             words = len(text.split()) + text.count("\n")
-            text = detokenised(text)
+            for pattern, replacement in WIKITEXT:
+                text = re.sub(pattern, replacement, text)
         tokens = torch.from_numpy(numpy.concatenate(tokenizer.encode(list(pieces_of(text)))))
         with replacing(path) as temporary:
             save(temporary, {"tokens": tokens}, {"words": str(words)})
@@ -128,24 +123,10 @@ def tokenised(name: str, text: str, tokenizer: Tokenizer) -> Tokens:
         return Tokens(name, file.get_tensor("tokens"), tokenizer.vocabulary, words)
 
 
-def detokenised(text: str) -> str:
-    """WikiText as people write, as far as rules can tell; single quotation marks and dashes stay.
-
-    >>> detokenised(' The lobster \\'s well @-@ known " claws " ( 0 @.@ 7 kg ) , it is said , break . ')
-    'The lobster\\'s well-known "claws" (0.7 kg), it is said, break.'
-    """
-    for pattern, replacement in WIKITEXT:
-        text = re.sub(pattern, replacement, text)
-    return text
-
-
 def pieces_of(text: str, size: int = PIECE) -> Iterator[str]:
-    r"""Split a text into pieces of at least `size` characters whose tokens are those of the whole.
+    """Split a text into pieces of at least `size` characters whose tokens are those of the whole.
 
     It is cut only before a line end that is followed by a word, where GPT-2's tokenizer begins a new token.
-
-    >>> list(pieces_of("one\ntwo\n\nthree\n", size=2))
-    ['one', '\ntwo\n', '\nthree\n']
     """
     begin = 0
     for end in re.finditer(r"\n(?=\S)", text):
@@ -156,11 +137,7 @@ def pieces_of(text: str, size: int = PIECE) -> Iterator[str]:
 
 
 def read_tokenizer(name: str, folder: str | Path) -> Tokenizer:
-    """`bytes`, the bytes of UTF-8, or GPT-2's tokenizer with the files in `folder/name`.
-
-    >>> read_tokenizer("bytes", "data").encode(["Rang", "é"])
-    [array([ 82,  97, 110, 103], dtype=uint16), array([195, 169], dtype=uint16)]
-    """
+    """`bytes`, the bytes of UTF-8, or GPT-2's tokenizer with the files in `folder/name`."""
     if name == "bytes":
 
         def bytes_of(pieces: Sequence[str]) -> list[numpy.ndarray]:
@@ -182,11 +159,7 @@ def read_tokenizer(name: str, folder: str | Path) -> Tokenizer:
 
 
 class NextTokenPrediction(Task):
-    """Cross-entropy of next tokens.
-
-    An example is a block of `sequence_length` tokens, and its targets are the same tokens moved by one. The
-    text lies on the device, and a batch is the numbers of its blocks.
-    """
+    """Cross-entropy of next tokens. The text lies on the device, and a batch is the numbers of its blocks."""
 
     name = "next-token prediction"
 
@@ -252,10 +225,7 @@ class NextTokenPrediction(Task):
         return nothing.index_add(0, sets, sums).flatten()
 
     def metrics(self, sums: Tensor) -> dict[str, Tensor]:
-        """Perplexity and mean loss of the validation set; perplexities of other sets, by name.
-
-        A text in WikiText's form also has a perplexity per word, however its words were cut into tokens.
-        """
+        """Perplexity and mean loss of the validation set; perplexities of other sets, by name."""
         numbers: dict[str, Tensor] = {}
         sets = zip(self._validation_sets, sums.view(-1, 2), strict=True)
         for number, (tokens, (count, losses)) in enumerate(sets):

@@ -13,13 +13,7 @@ from rankrise.watch import Schedule
 
 
 class Times:
-    """The steps of a run that are validated, saved, measured and kept; step s is the state after s updates.
-
-    >>> settings = TrainSettings(epochs=2, warm_up_epochs=0, batch_size=10, evaluate_every=1)
-    >>> times = Times(settings, examples=105)
-    >>> times.epoch_steps, times.total, times.evaluations
-    (10, 20, {10, 20})
-    """
+    """The steps that are validated, saved, measured and kept; step s is the state after s updates."""
 
     def __init__(self, settings: TrainSettings, examples: int) -> None:
         self.epoch_steps = examples // settings.batch_size  # the other examples wait for the next epoch
@@ -48,6 +42,11 @@ class Times:
         """The learning rate of the update that leads to `step`."""
         largest, final = self._settings.learning_rate, self._settings.final_learning_rate
         return largest * rate_at(step - 1, self.total, self.warm_up, final / largest)
+
+    def decay(self) -> float:
+        """The factor by which decoupled weight decay shrinks a weight over the whole run; 1 for sgd."""
+        decay = 0.0 if self._settings.optimiser == "sgd" else self._settings.weight_decay
+        return math.prod(max(0.0, 1 - decay * self.rate(step)) for step in range(1, self.total + 1))
 
     def _step(self, epoch: float) -> int:
         """The step after that many epochs, at least 1 and at most the last."""
@@ -78,14 +77,8 @@ def _early_and_even(early: int, even: int, total: int) -> list[float]:
     return list(dict.fromkeys(map(float, times)))
 
 
-def rate_at(step: int, total: int, warm_up: int, final: float = 0.0) -> float:
-    """The learning rate of update number `step`, counted from 0, as a fraction of its largest value.
-
-    `final` is that of update number `total`, which would be the next after the last.
-
-    >>> [round(rate_at(step, total=8, warm_up=4), 3) for step in range(8)]
-    [0.25, 0.5, 0.75, 1.0, 1.0, 0.854, 0.5, 0.146]
-    """
+def rate_at(step: int, total: int, warm_up: int, final: float) -> float:
+    """The rate of update number `step`, from 0, as a fraction of its largest; `final` is that of `total`."""
     if step < warm_up:
         return (step + 1) / warm_up
     part = 0.5 * (1 + math.cos(math.pi * (step - warm_up) / max(1, total - warm_up)))
@@ -99,16 +92,3 @@ def set_rate(optimiser: Optimizer, rate: float) -> None:
             group["lr"].fill_(rate)
         else:
             group["lr"] = rate
-
-
-def decayed(settings: TrainSettings, times: Times) -> float:
-    """The factor by which decoupled weight decay shrinks a weight over the whole run; 1 for sgd.
-
-    >>> settings = TrainSettings(weight_decay=0.1, learning_rate=1e-3, epochs=2, warm_up_epochs=2)
-    >>> decayed(settings, Times(settings, examples=512))
-    0.99985000...
-    """
-    if settings.optimiser == "sgd":
-        return 1.0
-    steps = range(1, times.total + 1)
-    return math.prod(max(0.0, 1 - settings.weight_decay * times.rate(step)) for step in steps)

@@ -32,10 +32,7 @@ def forward_patches(patches: Any, pixel_values: Tensor, **_: Any) -> Tensor:
 def forward_class_token(
     layer: Any, hidden_states: Tensor | Unsummed, attention_mask: None = None, **_: Any
 ) -> Tensor:
-    """`ViTLayer.forward` for the class token alone, which attends to all. [batch, tokens, d] -> [batch, 1, d]
-
-    The classifier reads nothing else: two fifths of the paper's last layer are left, and a sixth of ViT-B's.
-    """
+    """`ViTLayer.forward` for the class token alone, all that is read. [batch, tokens, d] -> [batch, 1, d]"""
     attention = layer.attention
     stream, normalised = _summed(hidden_states, layer.layernorm_before)
     query = attention.q_proj(normalised[:, :1])
@@ -57,18 +54,12 @@ def forward_class_token(
 
 
 def use_our_kernels(model: Any) -> None:
-    """Let every layer but the last compute queries, keys and values by one product, read by our kernels.
-
-    The last layer uses our kernels too, if it gets a sum that is still to be added.
-    """
+    """Let every layer but the last compute queries, keys and values by one product, read by our kernels."""
     if torch.cuda.is_available():
         try:
             import triton  # noqa: F401
         except ImportError as error:
-            raise RankriseError(
-                f"attention is short, which needs Triton ({error}): install it with 'pip install triton', or "
-                "pass --attention cudnn."
-            ) from error
+            raise RankriseError(f"attention is short, which needs Triton ({error}): pass cudnn.") from error
     alone = not (torch.distributed.is_available() and torch.distributed.is_initialized())
     for layer in model.vit.layers[:-1]:
         # The kernel takes powers of two; FSDP would take the bias away with its layer.

@@ -6,6 +6,7 @@ import pickle
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -13,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from subprocess import PIPE, Popen
-from typing import IO, Any, cast
+from typing import Any
 
 import torch
 
@@ -26,11 +27,7 @@ SHARED = ("name", "timeout_min", "mem_gb", "cpus_per_task", "gpus_per_node", "st
 """submitit's options for every cluster; others are Slurm's own, such as partition or account."""
 
 
-class ProcessEnded(Exception):
-    """A worker's process ended without a result: it was killed, or the machine ran out of memory."""
-
-
-class Processes(Executor):
+class Processes(ThreadPoolExecutor):
     """An executor that starts one process per call, so that one that is killed takes nothing with it.
 
     It runs `workers` at a time: by default one per GPU, else one per core, and at most `most`. Left by an
@@ -42,20 +39,20 @@ class Processes(Executor):
         named = os.environ.get("CUDA_VISIBLE_DEVICES", every).split(",")
         gpus, cores = [name.strip() for name in named if name.strip()], allowed_cores()
         count = workers or max(1, min(len(gpus) or cores, most or cores))
+        super().__init__(count)
         self._environments: SimpleQueue[dict[str, str]] = SimpleQueue()
         for number in range(count):
             environment = {"OMP_NUM_THREADS": str(max(1, cores // count)), **os.environ}
             if len(gpus) > 1:
                 environment["CUDA_VISIBLE_DEVICES"] = gpus[number % len(gpus)]
             self._environments.put(environment)
-        self._threads = ThreadPoolExecutor(count)
         self._lock = threading.Lock()
         self._alive: set[Popen[bytes]] = set()
         self._stopped = False
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Call `fn`, which its process imports by name, as soon as a worker is free."""
-        return self._threads.submit(self._call, partial(fn, *args, **kwargs))
+        return super().submit(self._call, partial(fn, *args, **kwargs))
 
     def __exit__(self, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
         """Wait for the calls; after an exception, end their processes, which may save their state first."""
@@ -64,24 +61,19 @@ class Processes(Executor):
                 self._stopped = True
                 for process in self._alive:
                     process.terminate()
-        self._threads.shutdown(cancel_futures=kind is not None)
+        self.shutdown(cancel_futures=kind is not None)
 
     def _call(self, call: partial[Any]) -> Any:
         environment = self._environments.get()
         try:
             with self._lock:
                 if self._stopped:
-                    raise ProcessEnded("the workers were stopped before it began")
+                    raise ChildProcessError("the workers were stopped before it began")
                 # In a session of its own Ctrl-C reaches this process alone, which then ends its workers.
                 command = [sys.executable, "-c", SERVE]
                 process = Popen(command, stdin=PIPE, stdout=PIPE, env=environment, start_new_session=True)
                 self._alive.add(process)
-            with process:
-                sending, receiving = cast(IO[bytes], process.stdin), cast(IO[bytes], process.stdout)
-                for value in (sys.path, call):
-                    sending.write(pickle.dumps(value).hex().encode() + b"\n")
-                sending.flush()  # left open: it closes when this process ends
-                result = receiving.read()
+            result, _ = process.communicate(pickle.dumps((os.getpid(), sys.path)) + pickle.dumps(call))
             with self._lock:
                 self._alive.remove(process)
         finally:
@@ -89,8 +81,7 @@ class Processes(Executor):
         if result:
             return pickle.loads(result)
         code = process.returncode
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-        raise ProcessEnded(f"its process {how}")
+        raise ChildProcessError(f"ended with {signal.Signals(-code).name if code < 0 else f'code {code}'}")
 
 
 def serve() -> None:
@@ -98,13 +89,14 @@ def serve() -> None:
     faulthandler.enable()  # if a library crashes, standard error says where
     results = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what training prints
+    parent, sys.path[:] = pickle.load(sys.stdin.buffer)
+    call = pickle.load(sys.stdin.buffer)
 
     def end_with_parent() -> None:
-        os.read(0, 1)  # returns when the parent has ended
+        while os.getppid() == parent:
+            time.sleep(0.5)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    sys.path[:] = pickle.loads(bytes.fromhex(sys.stdin.readline()))
-    call = pickle.loads(bytes.fromhex(sys.stdin.readline()))
     threading.Thread(target=end_with_parent, daemon=True).start()
     result = pickle.dumps(call())
     with suppress(BrokenPipeError), results:  # the parent was killed
@@ -113,10 +105,7 @@ def serve() -> None:
 
 @contextmanager
 def dask_executor(address: str) -> Iterator[Executor]:
-    """A Dask cluster by the address of its scheduler.
-
-    Its workers must have one thread each, because training draws random numbers from its process.
-    """
+    """A Dask cluster by its scheduler's address, with one thread per worker: a run draws from its process."""
     distributed = require("distributed", extra="dask", purpose="a sweep on Dask")
     try:
         client = distributed.Client(address, timeout=10)
@@ -124,18 +113,15 @@ def dask_executor(address: str) -> Iterator[Executor]:
         raise RankriseError(f"no Dask scheduler answers at {address!r} ({first_line(error)}).") from error
     with client:
         if any(threads > 1 for threads in client.nthreads().values()):
-            raise RankriseError(
-                "a Dask worker has several threads, but a run needs a process: pass --nthreads 1 to it."
-            )
+            raise RankriseError("a Dask worker has several threads: pass --nthreads 1 to it.")
         yield client.get_executor(pure=False)
 
 
 @contextmanager
 def slurm_executor(options: str, folder: str | Path) -> Iterator[Executor]:
-    """One Slurm job per call; scripts and logs go to `folder`.
+    """One Slurm job per call, with options such as "partition=gpu"; scripts and logs go to `folder`.
 
-    `options` are submitit's and Slurm's, as "partition=gpu,gpus_per_node=1". With "cluster=local" the jobs
-    are processes of this machine, to try it out.
+    With "cluster=local" the jobs are processes of this machine, to try it out.
     """
     submitit = require("submitit", extra="slurm", purpose="a sweep on Slurm")
     given: dict[str, Any] = {}
@@ -151,26 +137,26 @@ def slurm_executor(options: str, folder: str | Path) -> Iterator[Executor]:
         yield executor
 
 
-class _Jobs(Executor):
+class _Jobs(ThreadPoolExecutor):
     """submitit's executor as one of `concurrent.futures`, with a thread that waits for each job."""
 
     def __init__(self, jobs: Any) -> None:
+        super().__init__(10_000)  # it starts no more than there are jobs
         self._jobs = jobs
         self._submitted: list[Any] = []
-        self._threads = ThreadPoolExecutor(10_000)  # it starts no more than there are jobs
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Submit a job."""
         job = self._jobs.submit(_Resumable(fn), *args, **kwargs)
         self._submitted.append(job)
-        return self._threads.submit(job.result)
+        return super().submit(job.result)
 
     def __exit__(self, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
         """Wait for the jobs; after an exception, cancel them."""
         if kind is not None:
             for job in self._submitted:
                 job.cancel(check=False)
-        self._threads.shutdown()
+        self.shutdown()
 
 
 class _Resumable(partial[Any]):

@@ -11,7 +11,7 @@ from concurrent.futures import Executor, as_completed
 from contextlib import chdir, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_origin, get_type_hints
+from typing import Any, get_origin, get_type_hints
 
 from rankrise.foundations.errors import RankriseError, first_line
 from rankrise.foundations.settings import as_json
@@ -30,7 +30,8 @@ class SweepRun:
     changed: dict[str, Any]
     """Settings that the sweep sets."""
     settings: TrainSettings
-    state: Literal["waiting", "finished", "interrupted", "failed"] = "waiting"
+    state: str = "waiting"
+    """Or finished, interrupted or failed."""
     reason: str = ""
     """Why it failed or stopped."""
 
@@ -62,31 +63,20 @@ def plan(
 def plan_choices(
     settings: TrainSettings, choices: Mapping[str, Mapping[str, Any]], only: str | None = None
 ) -> list[SweepRun]:
-    """One run per choice of a table, or of those that `only` names, separated by commas.
-
-    >>> table = {"base": {}, "biases": {"qkv_bias": True}, "noise": {"label_noise": 0.2}}
-    >>> [run.name for run in plan_choices(TrainSettings(), table, only="noise, base")]
-    ['noise', 'base']
-    """
+    """One run per choice of a table, or of those that `only` names, separated by commas."""
     runs = []
     for name in choices if only is None else map(str.strip, only.split(",")):
         if name not in choices:
             raise RankriseError(f"--only has {name!r}, but the recipe's choices are {', '.join(choices)}.")
         if not re.fullmatch(r"\w[\w.+-]*", name):
-            raise RankriseError(
-                f"a choice is called {name!r}, which cannot name a folder: use letters, digits and -+_."
-            )
+            raise RankriseError(f"the choice {name!r} cannot name a folder: use letters, digits and -+_.")
         wanted = settings.changed(choices[name], f"the choice {name}")
         runs.append(SweepRun(name, {one: as_json(wanted)[one] for one in choices[name]}, wanted))
     return runs
 
 
 def read_sets(words: Sequence[str]) -> dict[str, list[str]]:
-    """The values of `--set`, separated by commas, or by semicolons if a value is itself a list.
-
-    >>> read_sets(["initialisation_scale=1,0.5", "spectra_epochs=1,2;5"])
-    {'initialisation_scale': ['1', '0.5'], 'spectra_epochs': ['1,2', '5']}
-    """
+    """The values of `--set`, separated by commas, or by semicolons if a value is itself a list."""
     types = get_type_hints(TrainSettings)
     sets: dict[str, list[str]] = {}
     for word in words:
@@ -99,17 +89,11 @@ def read_sets(words: Sequence[str]) -> dict[str, list[str]]:
 
 
 def read_seeds(text: str) -> int | list[int]:
-    """How many seeds from 0 on, or the seeds, separated by commas.
-
-    >>> read_seeds("3"), read_seeds("0, 7"), read_seeds("7,")
-    (3, [0, 7], [7])
-    """
+    """How many seeds from 0 on, or the seeds, separated by commas: "3", "0,7" or "7,"."""
     try:
         return [int(seed) for seed in text.split(",") if seed.strip()] if "," in text else int(text)
     except ValueError:
-        raise RankriseError(
-            f"--seeds is {text!r}: pass how many, or the seeds separated by commas."
-        ) from None
+        raise RankriseError(f"--seeds is {text!r}: pass how many, or seeds with commas.") from None
 
 
 def _word(value: Any) -> str:
@@ -128,11 +112,8 @@ def run_sweep(
 ) -> list[SweepRun]:
     """Train runs into a folder; finished ones are skipped, others resumed. Returns how each stands.
 
-    Args:
-        runs: those to train.
-        folder: the sweep's folder, new or to be resumed.
-        executor: any of `concurrent.futures`; None is one process per run on this machine.
-        ended: called with every run that ends.
+    `executor` is any of `concurrent.futures`; None is one process per run on this machine. `ended` is called
+    with every run that ends.
     """
     folder = Path(folder)
     found = {run.name: standing(folder, run) for run in runs}
@@ -143,10 +124,10 @@ def run_sweep(
         try:
             for future in as_completed(futures):
                 try:
-                    outcome = future.result()
+                    state, reason = future.result()
                 except Exception as error:  # its process was killed, or the executor is broken
-                    outcome = {"state": "failed", "reason": f"{type(error).__name__}: {first_line(error)}"}
-                run = replace(futures[future], **outcome)
+                    state, reason = "failed", _reason(error)
+                run = replace(futures[future], state=state, reason=reason)
                 found[run.name] = run
                 if ended is not None:
                     ended(run)
@@ -164,16 +145,19 @@ def standing(folder: Path, run: SweepRun) -> SweepRun:
     return replace(run, state="finished" if info.get("finished") else "interrupted")
 
 
-def _train(settings: TrainSettings, folder: Path, here: Path) -> dict[str, Any]:
-    """Train a run in a worker. Paths are relative to `here`, the folder in which the sweep was started."""
+def _train(settings: TrainSettings, folder: Path, here: Path) -> tuple[str, str]:
+    """Train a run in a worker, with paths relative to `here`; returns its state and the reason for it."""
     try:
         with chdir(here):
             train(settings, folder)
     except Interrupted as stopped:
-        return {"state": "interrupted", "reason": str(stopped)}
-    except RankriseError as error:
-        return {"state": "failed", "reason": str(error)}
+        return "interrupted", str(stopped)
     except Exception as error:
-        traceback.print_exc()
-        return {"state": "failed", "reason": f"{type(error).__name__}: {first_line(error)}"}
-    return {"state": "finished"}
+        if not isinstance(error, RankriseError):
+            traceback.print_exc()
+        return "failed", _reason(error)
+    return "finished", ""
+
+
+def _reason(error: Exception) -> str:
+    return str(error) if isinstance(error, RankriseError) else f"{type(error).__name__}: {first_line(error)}"

@@ -68,7 +68,7 @@ def test_streaming_has_the_order_and_the_validation_images_of_the_data_in_memory
     assert all(torch.equal(one[0], other[0]) for one, other in zip(batches[1], again, strict=True))
     held_out = [list(task.validation_batches(4, slice(0, 4))) for task in (whole, stream)]
     for rows, batch in zip(*held_out, strict=True):
-        (pixels, labels), (streamed, other_labels) = whole.validation_pixels(*rows), stream.pixels(*batch)
+        (pixels, labels), (streamed, other_labels) = whole.pixels(*rows), stream.pixels(*batch)
         assert torch.equal(labels, other_labels)
         values, real = pixels * whole._deviation + whole._mean, labels >= 0
         torch.testing.assert_close(values[real], (streamed[real] + 1) * 127.5, rtol=0, atol=1e-3)

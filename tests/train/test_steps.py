@@ -18,7 +18,7 @@ from rankrise.train import train
 from rankrise.train._optimiser import optimiser_of
 from rankrise.train._step import steps_of
 from rankrise.train._task import task_of
-from rankrise.train._times import Times, decayed, rate_at
+from rankrise.train._times import Times, rate_at
 
 CPU = torch.device("cpu")
 
@@ -26,13 +26,13 @@ CPU = torch.device("cpu")
 @given(st.integers(1, 500), st.integers(0, 100))
 @settings(max_examples=50)
 def test_the_rate_warms_up_linearly_and_falls_as_a_cosine(total, warm_up):
-    rates = [rate_at(step, total, warm_up) for step in range(total)]
+    rates = [rate_at(step, total, warm_up, 0) for step in range(total)]
     assert all(math.isclose(rate, (step + 1) / warm_up) for step, rate in enumerate(rates[:warm_up]))
     falling = rates[warm_up:]
     assert all(later <= rate for rate, later in pairwise(falling))
     if total > warm_up:
         assert falling[0] == 1.0
-        assert rate_at(warm_up + (total - warm_up) / 2, total, warm_up) == pytest.approx(0.5)
+        assert rate_at(warm_up + (total - warm_up) / 2, total, warm_up, 0) == pytest.approx(0.5)
         assert rate_at(total, total, warm_up, final=0.1) == pytest.approx(0.1)
 
 
@@ -42,7 +42,7 @@ def test_decay_is_the_product_over_steps_and_the_record_notes_it(tiny, tmp_path)
     run = watch.load(tmp_path / "run")
     rates = run.steps()["learning_rate"]
     expected = math.prod(1 - 20 * rate for rate in rates[numpy.isfinite(rates)])
-    assert decayed(asked, Times(asked, 1500)) == pytest.approx(expected)
+    assert Times(asked, 1500).decay() == pytest.approx(expected)
     assert f"{expected:.2g}" in run.notes[0]
 
 
