@@ -23,21 +23,21 @@ INDEX, DOWN, RIGHT, MIRRORED = range(4)  # the columns of a plan
 class Task(ABC):
     """Data, network and loss, as the training loop uses them. Every training batch has the same shapes."""
 
-    name: ClassVar[str]
-    compiled_parts: ClassVar[tuple[str, ...]] = ("judged",)
-    """The methods that `compiled` compiles; training and validation share the network's."""
+    takes: ClassVar[tuple[str, ...]]
+    """The names of what `read` returns, as transformers' models take it."""
     settings: TrainSettings
     device: torch.device
     examples: int
     """Training examples in one epoch."""
+    held_out: int
+    """Examples of the validation set, whose numbers follow those of the training examples."""
     units_per_example = 1
     """Images, tokens or problems."""
 
     def compiled(self, compile: Any) -> Self:
-        """The same task with compiled functions."""
-        task = copy(self)
-        for part in self.compiled_parts:
-            setattr(task, part, compile(getattr(self, part)))
+        """The same task with compiled functions, which training and validation share."""
+        task: Any = copy(self)
+        task.read, task.judged = compile(self.read), compile(self.judged)
         return task
 
     def batches(self, epoch: int, first: int, batch_size: int, share: slice) -> Iterator[Batch]:
@@ -45,21 +45,23 @@ class Task(ABC):
         plan = epoch_plan(self.examples, self.settings.seed, epoch)[:, INDEX]
         yield from ((rows,) for rows in shares(sent(plan, self.device), first, batch_size, share))
 
+    def validation_batches(self, batch_size: int, share: slice) -> Iterator[Batch]:
+        """The numbers of the validation set's examples, and -1 for those that do not count."""
+        for start in range(0, self.held_out, batch_size):
+            numbers = torch.arange(start, start + batch_size, device=self.device)
+            yield (torch.where(numbers < self.held_out, self.examples + numbers, -1)[share],)
+
     @abstractmethod
     def model(self) -> nn.Module:
         """The network with its initial weights, on the CPU."""
 
     @abstractmethod
-    def loss(self, model: Any, *batch: Tensor) -> Tensor:
-        """The mean loss over a batch, to be differentiated. []"""
+    def read(self, *batch: Tensor) -> tuple[Tensor, Tensor]:
+        """The network's inputs and the answers wanted."""
 
     @abstractmethod
-    def inputs(self, *batch: Tensor) -> dict[str, Tensor]:
-        """A training batch as keyword arguments of transformers' models."""
-
-    @abstractmethod
-    def validation_batches(self, batch_size: int, share: slice) -> Iterator[Batch]:
-        """The validation set, the last batch padded with examples that do not count."""
+    def judged(self, model: Any, inputs: Tensor, answers: Tensor) -> tuple[Tensor, ...]:
+        """The loss of each answer, and what else `score` needs."""
 
     @abstractmethod
     def score(self, model: Any, *batch: Tensor) -> Tensor:
@@ -68,6 +70,15 @@ class Task(ABC):
     @abstractmethod
     def metrics(self, sums: Tensor) -> dict[str, Tensor]:
         """The recorded metrics, from the summed scores."""
+
+    def loss(self, model: Any, *batch: Tensor) -> Tensor:
+        """The mean loss over a batch, to be differentiated. []"""
+        losses, *_ = self.judged(model, *self.read(*batch))
+        return losses.mean()
+
+    def inputs(self, *batch: Tensor) -> dict[str, Tensor]:
+        """A training batch as keyword arguments of transformers' models."""
+        return dict(zip(self.takes, self.read(*batch), strict=False))
 
 
 def epoch_plan(examples: int, seed: int, epoch: int, margin: int = 0, mirror: bool = False) -> Tensor:

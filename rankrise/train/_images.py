@@ -50,11 +50,8 @@ class Images(NamedTuple):
     labels: Tensor
 
 
-class Photographs(NamedTuple):
-    """Images in files, and the class of each."""
-
-    paths: list[Path]
-    labels: list[int]
+Photographs = list[tuple[Path, int]]
+"""Images in files, and the class of each."""
 
 
 def read_digits() -> tuple[Images, Images]:
@@ -102,8 +99,10 @@ def read_image_folder(folder: Path) -> tuple[Photographs, Photographs, int]:
             "put them there, or pass --data_folder and --data_name."
         )
     numbers = {name: number for number, name in enumerate(names)}
-    labels = ([numbers[path.parent.name] for path in paths] for paths in (train, validation))
-    return Photographs(train, next(labels)), Photographs(validation, next(labels)), len(names)
+    of_training, of_validation = (
+        [(path, numbers[path.parent.name]) for path in paths] for paths in (train, validation)
+    )
+    return of_training, of_validation, len(names)
 
 
 def opened(path: Path) -> Any:
@@ -153,12 +152,12 @@ def _scaled(picture: Any, box: tuple[int, int, int, int], side: int) -> numpy.nd
 def decoded(photographs: Photographs, side: int) -> Images:
     """All photographs at size `side`."""
 
-    def decode(path: Path) -> Tensor:
-        return torch.from_numpy(fitted(opened(path), side))
+    def decode(photograph: tuple[Path, int]) -> Tensor:
+        return torch.from_numpy(fitted(opened(photograph[0]), side))
 
     with ThreadPoolExecutor(os.cpu_count()) as executor:
-        pixels = torch.stack(list(executor.map(decode, photographs.paths)))
-    return Images(pixels, torch.tensor(photographs.labels))
+        pixels = torch.stack(list(executor.map(decode, photographs)))
+    return Images(pixels, torch.tensor([label for _, label in photographs]))
 
 
 def image_classification(settings: TrainSettings, device: torch.device) -> "ImageTask":
@@ -176,42 +175,30 @@ def image_classification(settings: TrainSettings, device: torch.device) -> "Imag
 
 
 class ImageTask(Task):
-    """Cross-entropy of classes; subclasses turn batches into pixels and labels."""
+    """Cross-entropy of classes; subclasses turn batches into pixels and labels, -1 for padding."""
 
-    name = "image classification"
-    compiled_parts = ("pixels", "judged")
+    takes = ("pixel_values", "labels")
     channels: int
     classes: int
-    pixels: Any
 
     def model(self) -> nn.Module:
         return vision_transformer(self.settings, self.channels, self.classes)
 
-    def loss(self, model: Any, *batch: Tensor) -> Tensor:
-        losses, _ = self.judged(model, *self.pixels(*batch))
-        mean: Tensor = losses.mean()
-        return mean
-
-    def inputs(self, *batch: Tensor) -> dict[str, Tensor]:
-        pixels, labels = self.pixels(*batch)
-        return {"pixel_values": pixels, "labels": labels}
+    def judged(self, model: Any, inputs: Tensor, answers: Tensor) -> tuple[Tensor, ...]:
+        """Cross-entropy of each image, 0 if its label is -1, and whether its class is found. Both [share]"""
+        logits = model(pixel_values=inputs).logits.float()
+        losses = nn.functional.cross_entropy(logits, answers, ignore_index=-1, reduction="none")
+        return losses, logits.argmax(1) == answers
 
     def score(self, model: Any, *batch: Tensor) -> Tensor:
         """Numbers of images and of correct classes, and the sum of losses. [3]"""
-        pixels, labels = self.pixels(*batch)
+        pixels, labels = self.read(*batch)
         losses, right = self.judged(model, pixels, labels)
         sums = (labels >= 0).sum(), right.sum(), losses.detach().sum()
         return torch.stack([value.double() for value in sums])
 
     def metrics(self, sums: Tensor) -> dict[str, Tensor]:
         return {"accuracy": sums[1] / sums[0], "validation_loss": sums[2] / sums[0]}
-
-    @staticmethod
-    def judged(model: Any, pixels: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Cross-entropy of each image, 0 if its label is -1, and whether its class is found. Both [share]"""
-        logits = model(pixel_values=pixels).logits.float()
-        losses = nn.functional.cross_entropy(logits, labels, ignore_index=-1, reduction="none")
-        return losses, logits.argmax(1) == labels
 
 
 class DeviceImages(ImageTask):
@@ -225,10 +212,12 @@ class DeviceImages(ImageTask):
             raise RankriseError("augmentation resized-crop-flip needs an image folder: pass crop-flip.")
         self.settings, self.device, self.classes = settings, device, classes
         self.examples, self.channels = train.pixels.shape[:2]
+        self.held_out = len(validation.labels)
         mean, deviation = mean_and_deviation(train.pixels)
         self._mean, self._deviation = mean.to(device).view(-1, 1, 1), deviation.to(device).view(-1, 1, 1)
-        self._true_labels, self._validation_labels = train.labels, validation.labels.to(device)
-        self._labels = self._labels_in(0).to(device)
+        self._true_labels = train.labels
+        of_padding = torch.tensor([-1])
+        self._labels = torch.cat([self._labels_in(0), validation.labels, of_padding]).to(device)
         self._images = torch.cat([train.pixels, validation.pixels]).to(device)
 
     def batches(self, epoch: int, first: int, batch_size: int, share: slice) -> Iterator[Batch]:
@@ -243,18 +232,14 @@ class DeviceImages(ImageTask):
         yield from zip(*(shares(tensor, first, batch_size, share) for tensor in whole), strict=True)
 
     def validation_batches(self, batch_size: int, share: slice) -> Iterator[Batch]:
-        """Rows of images as they are, and their labels, -1 for padding. ([share, 4], [share])"""
-        for start in range(0, len(self._validation_labels), batch_size):
-            labels = self._validation_labels[start : start + batch_size]
-            first, padding = self.examples + start, batch_size - len(labels)
-            numbers = torch.arange(first, first + len(labels), device=self.device)
-            rows = nn.functional.pad(numbers[:, None], (0, 3, 0, padding))
-            yield rows[share], nn.functional.pad(labels, (0, padding), value=-1)[share]
+        """Rows of images as they are. ([share, 4],)"""
+        for (numbers,) in super().validation_batches(batch_size, share):
+            yield (nn.functional.pad(numbers[:, None], (0, 3)),)
 
-    def pixels(self, *batch: Tensor) -> tuple[Tensor, Tensor]:
+    def read(self, *batch: Tensor) -> tuple[Tensor, Tensor]:
         """Cut the batch out of the data set."""
-        rows, *given = batch
-        labels = given[0] if given else self._labels[rows[:, INDEX]]
+        rows, *redrawn = batch
+        labels = redrawn[0] if redrawn else self._labels[rows[:, INDEX]]
         return (cut(self._images, rows) - self._mean) / self._deviation, labels
 
     def _labels_in(self, epoch: int) -> Tensor:
@@ -277,32 +262,28 @@ class StreamedImages(ImageTask):
         if settings.label_noise:
             raise RankriseError("resized-crop-flip has no label_noise: pass another augmentation.")
         self.settings, self.device, self.classes = settings, device, classes
-        self._train, self._validation = parts
-        self.examples = len(self._train.labels)
+        self._photographs = [*parts[0], *parts[1]]
+        self.examples, self.held_out = map(len, parts)
 
     def batches(self, epoch: int, first: int, batch_size: int, share: slice) -> Iterator[Batch]:
         """Decoded images, uint8 [share, 3, side, side], and labels, [share]."""
         plan = epoch_plan(self.examples, self.settings.seed, epoch)[:, INDEX]
-        rows = [part.tolist() for part in shares(plan, first, batch_size, share)]
-        return self._loaded(self._train, rows, (self.settings.seed, epoch))
+        return self._loaded(shares(plan, first, batch_size, share), (self.settings.seed, epoch))
 
     def validation_batches(self, batch_size: int, share: slice) -> Iterator[Batch]:
         """Decoded images and labels; the label of padding is -1."""
-        count = len(self._validation.labels)
-        numbers = [*range(count), *[-1] * (-count % batch_size)]
-        rows = [numbers[start : start + batch_size][share] for start in range(0, len(numbers), batch_size)]
-        return self._loaded(self._validation, rows, None)
+        batches = super().validation_batches(batch_size, share)
+        return self._loaded((numbers for (numbers,) in batches), None)
 
-    def pixels(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def read(self, *batch: Tensor) -> tuple[Tensor, Tensor]:
         """Scale the values."""
+        images, labels = batch
         return images / 127.5 - 1.0, labels
 
-    def _loaded(
-        self, photographs: Photographs, rows: list[list[int]], draw: tuple[int, int] | None
-    ) -> Iterator[Batch]:
+    def _loaded(self, numbers: Iterator[Tensor], draw: tuple[int, int] | None) -> Iterator[Batch]:
         loader = DataLoader(
-            _Cropped(photographs, self.settings.image_size, draw),
-            batch_sampler=rows,
+            _Cropped(self._photographs, self.settings.image_size, draw),
+            batch_sampler=[some.tolist() for some in numbers],
             num_workers=self.settings.workers,
             pin_memory=self.device.type == "cuda",
         )
@@ -319,11 +300,11 @@ class _Cropped(Dataset[tuple[Tensor, int]]):
     def __getitem__(self, number: int) -> tuple[Tensor, int]:
         if number < 0:
             return torch.zeros(3, self.side, self.side, dtype=torch.uint8), -1
-        picture, label = opened(self.photographs.paths[number]), self.photographs.labels[number]
+        path, label = self.photographs[number]
         if self.draw is None:
-            return torch.from_numpy(fitted(picture, self.side)), label
+            return torch.from_numpy(fitted(opened(path), self.side)), label
         philox = numpy.random.Philox(key=list(self.draw), counter=[0, 0, 0, number + 1])
-        return torch.from_numpy(random_crop(picture, self.side, numpy.random.Generator(philox))), label
+        return torch.from_numpy(random_crop(opened(path), self.side, numpy.random.Generator(philox))), label
 
 
 def mean_and_deviation(images: Tensor) -> tuple[Tensor, Tensor]:

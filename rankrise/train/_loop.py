@@ -79,12 +79,10 @@ class _Training:
             ]
         extra = {
             "recipe": settings.to_dict(),
-            "task": task.name,
             "data": settings.data_name or settings.data,
             "epoch_steps": times.epoch_steps,
             "total_steps": times.total,
             "step_units": self.step_units,
-            "processes": accelerator.num_processes,
             "notes": notes,
         }
         self.tracker = watch.RankTracker(

@@ -17,7 +17,7 @@ from rankrise.foundations.files import replacing
 from rankrise.foundations.optional import require
 from rankrise.recipes.train_settings import TrainSettings
 from rankrise.record.folder import save
-from rankrise.train._batches import Batch, Task
+from rankrise.train._batches import Task
 from rankrise.train._networks import language_model
 
 FORMAT = "rankrise-tokens/1"
@@ -161,7 +161,7 @@ def read_tokenizer(name: str, folder: str | Path) -> Tokenizer:
 class NextTokenPrediction(Task):
     """Cross-entropy of next tokens. The text lies on the device, and a batch is the numbers of its blocks."""
 
-    name = "next-token prediction"
+    takes = ("input_ids",)
 
     def __init__(
         self, settings: TrainSettings, train: Tokens, validation_sets: Sequence[Tokens], device: torch.device
@@ -175,54 +175,43 @@ class NextTokenPrediction(Task):
             )
         self.settings, self.device = settings, device
         self._vocabulary, self._validation_sets = train.vocabulary, validation_sets
-        self._tokens = train.tokens.to(torch.int32).to(device)
-        self._places = torch.arange(length + 1, device=device)
-
-        # Every token of a validation set but its first is a target once; the last block may be short.
-        rows, begin = [], 0
+        # Where each block starts, how many targets it has, and its validation set; the last row is padding.
+        # Every token of a validation set but its first is a target once; its last block may be short.
+        rows = [(number * length, length, 0) for number in range(self.examples)]
+        begin = len(train.tokens)
         for number, one in enumerate(validation_sets):
             last = len(one.tokens) - 1
             rows += [(begin + start, min(length, last - start), number) for start in range(0, last, length)]
             begin += len(one.tokens)
-        parts = [one.tokens.to(torch.int32) for one in validation_sets]
-        self._validation = torch.cat([*parts, torch.zeros(length, dtype=torch.int32)]).to(device)
-        self._rows = torch.tensor(rows, device=device)
+        self.held_out = len(rows) - self.examples
+        self._rows = torch.tensor([*rows, (0, 0, 0)], device=device)
+        parts = [one.tokens.to(torch.int32) for one in (train, *validation_sets)]
+        self._tokens = torch.cat([*parts, torch.zeros(length, dtype=torch.int32)]).to(device)
+        self._places = torch.arange(length + 1, device=device)
 
     def model(self) -> nn.Module:
         return language_model(self.settings, self._vocabulary)
 
-    def blocks(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of a training batch. Both int64 [share, length]"""
-        given = self._tokens[numbers[:, None] * self.settings.sequence_length + self._places]
-        return given[:, :-1].long(), given[:, 1:].long()
-
-    def loss(self, model: Any, *batch: Tensor) -> Tensor:
-        mean: Tensor = self.judged(model, *self.blocks(*batch)).mean()
-        return mean
-
-    def inputs(self, *batch: Tensor) -> dict[str, Tensor]:
-        return {"input_ids": self.blocks(*batch)[0]}
-
-    def validation_batches(self, batch_size: int, share: slice) -> Iterator[Batch]:
-        """Rows of start, number of targets and validation set, padded with zeros. ([share, 3],)"""
-        padding = self._rows.new_zeros(-len(self._rows) % batch_size, 3)
-        for rows in torch.cat([self._rows, padding]).split(batch_size):
-            yield (rows[share],)
-
-    def validation_blocks(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Inputs, targets (-1 for none) and validation set of each row."""
-        start, count, sets = rows.unbind(1)
-        tokens = self._validation[start[:, None] + self._places]
+    def read(self, *batch: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs and targets, -1 for none. Both int64 [share, length]"""
+        start, count, _ = self._rows[batch[0]].unbind(1)
+        tokens = self._tokens[start[:, None] + self._places]
         targets = torch.where(self._places[1:] <= count[:, None], tokens[:, 1:].long(), -1)
-        return tokens[:, :-1].long(), targets, sets  # same layout as in training, or it is compiled again
+        return tokens[:, :-1].long(), targets
+
+    def judged(self, model: Any, inputs: Tensor, answers: Tensor) -> tuple[Tensor, ...]:
+        """Cross-entropy of each target, 0 for -1; compiled, no logits are in float32. ([share, length],)"""
+        logits = model(input_ids=inputs).logits[..., : self._vocabulary].float().flatten(0, 1)
+        losses = nn.functional.cross_entropy(logits, answers.flatten(), ignore_index=-1, reduction="none")
+        return (losses.view_as(answers),)
 
     def score(self, model: Any, *batch: Tensor) -> Tensor:
         """For each validation set, the number of targets and the sum of their losses. [2 sets]"""
-        inputs, targets, sets = self.validation_blocks(*batch)
-        losses = self.judged(model, inputs, targets).detach()
+        inputs, targets = self.read(*batch)
+        losses = self.judged(model, inputs, targets)[0].detach()
         sums = torch.stack([(targets >= 0).sum(1).double(), losses.sum(1).double()], 1)
         nothing = sums.new_zeros(len(self._validation_sets), 2)
-        return nothing.index_add(0, sets, sums).flatten()
+        return nothing.index_add(0, self._rows[batch[0]][:, 2], sums).flatten()
 
     def metrics(self, sums: Tensor) -> dict[str, Tensor]:
         """Perplexity and mean loss of the validation set; perplexities of other sets, by name."""
@@ -236,9 +225,3 @@ class NextTokenPrediction(Task):
             if number == 0:
                 numbers["validation_loss"] = losses / count
         return numbers
-
-    def judged(self, model: Any, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Cross-entropy of each target, 0 for -1; compiled, no logits are in float32. [share, length]"""
-        logits = model(input_ids=inputs).logits[..., : self._vocabulary].float().flatten(0, 1)
-        losses = nn.functional.cross_entropy(logits, targets.flatten(), ignore_index=-1, reduction="none")
-        return losses.view_as(targets)

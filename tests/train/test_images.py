@@ -31,9 +31,9 @@ def test_cifar_is_read_and_its_checksums_are_compared(name, tmp_path, monkeypatc
 
 def test_an_image_folder_is_read_by_class(photographs):
     train, validation, classes = read_image_folder(photographs)
-    assert (classes, validation.labels) == (3, [0, 0, 1, 1, 2, 2])
+    assert (classes, [label for _, label in validation]) == (3, [0, 0, 1, 1, 2, 2])
     images = decoded(train, 16)
-    assert torch.equal(images.pixels[3], torch.from_numpy(fitted(opened(train.paths[3]), 16)))
+    assert torch.equal(images.pixels[3], torch.from_numpy(fitted(opened(train[3][0]), 16)))
     assert images.labels.tolist() == [0] * 5 + [1] * 4 + [2] * 4
 
 
@@ -62,13 +62,13 @@ def test_streaming_has_the_order_and_the_validation_images_of_the_data_in_memory
     batches = [list(task.batches(3, 1, 4, slice(2, 4))) for task in (whole, stream)]
     assert len(batches[0]) == len(batches[1]) == 2
     for rows, (images, labels) in zip(*batches, strict=True):
-        assert torch.equal(whole.pixels(*rows)[1], labels)
+        assert torch.equal(whole.read(*rows)[1], labels)
         assert images.shape == (2, 3, 16, 16)
     again = stream.batches(3, 1, 4, slice(2, 4))
     assert all(torch.equal(one[0], other[0]) for one, other in zip(batches[1], again, strict=True))
     held_out = [list(task.validation_batches(4, slice(0, 4))) for task in (whole, stream)]
     for rows, batch in zip(*held_out, strict=True):
-        (pixels, labels), (streamed, other_labels) = whole.pixels(*rows), stream.pixels(*batch)
+        (pixels, labels), (streamed, other_labels) = whole.read(*rows), stream.read(*batch)
         assert torch.equal(labels, other_labels)
         values, real = pixels * whole._deviation + whole._mean, labels >= 0
         torch.testing.assert_close(values[real], (streamed[real] + 1) * 127.5, rtol=0, atol=1e-3)
