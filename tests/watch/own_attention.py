@@ -143,31 +143,20 @@ class Parametrised(Separate):
 
 
 class FromLatent(Separate):
-    """Keys and values come up from one latent; a norm with weights may stand between."""
-
-    normed = False
+    """Keys and values come up from one latent."""
 
     def change(self):
-        self.kv_down, self.middle_norm = layer(WIDTH, LATENT), nn.RMSNorm(LATENT) if self.normed else None
+        self.kv_down = layer(WIDTH, LATENT)
         self.k_proj, self.v_proj = layer(LATENT, INSIDE), layer(LATENT, INSIDE)
 
     def parts(self, x):
         latent = self.kv_down(x)
-        latent = self.middle_norm(latent) if self.normed else latent
         return [cut(self.q_proj(x)), cut(self.k_proj(latent)), cut(self.v_proj(latent))]
 
     def family(self):
-        scale = self.middle_norm.weight if self.normed else None
-        key, value = (
-            linear(self.kv_down).then(linear(one), scale).cut(HEADS) for one in (self.k_proj, self.v_proj)
-        )
+        down = linear(self.kv_down)
+        key, value = (down.then(linear(one)).cut(HEADS) for one in (self.k_proj, self.v_proj))
         return Attention(linear(self.q_proj).cut(HEADS), key, value, linear(self.o_proj))
-
-
-class FromNormedLatent(FromLatent):
-    """Its products are those without the norm's division."""
-
-    normed = True
 
 
 class SharedKeyPart(Separate):
@@ -188,9 +177,9 @@ class SharedKeyPart(Separate):
 
 PLAIN = [
     *(Separate, QueryAndKeyExchanged, SharedByDistantHeads, Fused, FusedByHead, EinsumAttention, ListOfHeads),
-    *(Parametrised, FromLatent, FromNormedLatent, SharedKeyPart),
+    *(Parametrised, FromLatent, SharedKeyPart),
 ]
-UNPROVED = (Parametrised, FromLatent, FromNormedLatent, SharedKeyPart)
+UNPROVED = (Parametrised, FromLatent, SharedKeyPart)
 """Read rightly by their family, and with heads computed from several weights, which cannot be tried apart."""
 
 # Heads that are no products of weights
@@ -206,16 +195,6 @@ class SignLinear(nn.Linear):
 class OfSigns(Separate):
     def change(self):
         self.q_proj = SignLinear(WIDTH, INSIDE, bias=False)
-
-
-class TalkingHeads(Separate):
-    def change(self):
-        self.mix = layer(HEADS, HEADS)
-
-    def forward(self, x):
-        query, key, value = self.parts(x)
-        logits = self.mix((query @ key.mT).movedim(1, -1)).movedim(-1, 1)
-        return self.o_proj((torch.softmax(logits, -1) @ value).transpose(1, 2).flatten(2))
 
 
 class UnnamedNorm(Separate):

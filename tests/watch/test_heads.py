@@ -20,52 +20,6 @@ from rankrise.foundations.errors import RankriseError
 # Products
 
 
-def test_products_contract_the_heads_and_not_the_model():
-    module = Plain()
-    (layer,) = watch.heads(module)
-    tokens = torch.eye(8)
-    queries, keys = module.query(tokens), module.key(tokens)
-    for head in range(3):
-        of_head = slice(4 * head, 4 * head + 4)
-        logits = queries[:, of_head] @ keys[:, of_head].T
-        product = layer.key[head] @ layer.query[head].T
-        torch.testing.assert_close(product.T, logits)
-        assert product.shape == (8, 8)  # key.weight @ query.weight.T would be 12 x 12
-        written = module.value(tokens)[:, of_head] @ module.out_proj.weight[:, of_head].T
-        torch.testing.assert_close(layer.value[head] @ layer.output[head].T, written)
-    products = layer.key @ layer.query.mT
-    torch.testing.assert_close(products.sum(0), module.key.weight.T @ module.query.weight)
-    assert torch.linalg.matrix_rank(products).tolist() == [4, 4, 4]
-
-
-def test_each_query_head_has_the_key_of_its_group():
-    model = tiny().to(torch.bfloat16)
-    layers = watch.heads(model)
-    for layer, block in zip(layers, model.layers, strict=True):
-        assert layer.group == (0, 0, 1, 1)
-        assert layer.query.dtype == torch.bfloat16
-        keys = block.self_attn.k_proj.weight.unflatten(0, (2, 8))
-        for head, group in enumerate(layer.group):
-            torch.testing.assert_close(layer.key[head], keys[group].T)
-
-
-def test_a_family_of_ones_own_comes_first():
-    @watch.add_family
-    def halves(module):
-        if isinstance(module, Plain):
-            inputs = (watch.linear(part).cut(2) for part in (module.query, module.key, module.value))
-            return watch.Attention(*inputs, watch.linear(module.out_proj), scale=1.0, notes=("mine",))
-
-    try:
-        (layer,) = watch.heads(Plain())
-        assert layer.query.shape == (2, 8, 6)
-        assert layer.scale == 1.0
-        assert "mine" in layer.notes
-    finally:
-        watch.remove_family(halves)
-    assert watch.heads(Plain())[0].query.shape == (3, 8, 4)
-
-
 def test_the_docs_page_prints_what_it_says(capsys):
     page = (Path(__file__).parents[2] / "docs" / "heads.md").read_text(encoding="utf-8")
     code, output = re.search(r"```python\n(.*?)```\n\n```\n(.*?)```", page, re.DOTALL).groups()
@@ -212,12 +166,6 @@ def pruned():
 def test_mistakes(model, match):
     with pytest.raises(RankriseError, match=match):
         watch.heads(model())[0]
-
-
-def test_fused_keys_that_are_counted_are_read():
-    numbers = {"num_heads": 4, "num_kv_heads": 2}
-    module = named("Fused", qkv=nn.Linear(16, 32), proj=nn.Linear(16, 16), **numbers)
-    assert watch.heads(module)[0].group == (0, 0, 1, 1)
 
 
 def test_attention_that_is_left_out_is_a_warning():
