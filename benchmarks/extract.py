@@ -21,7 +21,7 @@ from torch import Tensor
 from rankrise.foundations.files import to_json
 from rankrise.recipes.use_settings import Budget
 from rankrise.use._cut import cut_change, cut_product
-from rankrise.use._moments import BLOCK, Moment, Root, Sum
+from rankrise.use._moments import BLOCK, Moment, Root, add_products
 from rankrise.use._ranks import directions_to_find
 
 LLAMA_7B = {(4096, 4096): 4, (11008, 4096): 2, (4096, 11008): 1}
@@ -46,9 +46,9 @@ def weights(shape: tuple[int, int], device: str, decay: float, seed: int) -> tup
 
 def root(size: int, device: str) -> Root:
     """The root of a moment whose eigenvalues fall off, in blocks as `use.moments` has them."""
-    gathered, scale = Sum(BLOCK), torch.arange(1, size + 1, device=device) ** -0.5
-    gathered.add(torch.randn(2048, size, device=device) * scale)
-    return Moment(tuple(gathered.blocks)).root()
+    blocks, scale = list[Tensor](), torch.arange(1, size + 1, device=device) ** -0.5
+    add_products(blocks, torch.randn(2048, size, device=device) * scale, BLOCK)
+    return Moment(tuple(blocks)).root()
 
 
 def low_rank(change: Tensor, rank: int) -> Tensor:

@@ -46,7 +46,7 @@ def truncate(
     from rankrise.foundations.files import to_json, write_json
     from rankrise.show.progress import bar
     from rankrise.show.truncation import print_truncation
-    from rankrise.use._truncate import PRODUCTS, read_curves, write_curves
+    from rankrise.use._truncate import PRODUCTS, read_curves
     from rankrise.use._weights import fingerprint
     from rankrise.use.data import open_models
 
@@ -69,12 +69,6 @@ def truncate(
     for name in ("labels", "seed", "block"):  # a file may have other moments than were asked for
         about[name] = (moments.about if moments else {}).get(name, getattr(asked, name))
     with bar("truncating", total=1.0) as move_to:
-
-        def measured(curves: Any, share: float) -> None:
-            move_to(share)
-            if out is not None:
-                write_curves(out, about, curves)
-
         found = use.truncate(
             base,
             tuned,
@@ -82,15 +76,13 @@ def truncate(
             groups=groups or None,
             moments=moments,
             gain=gain,
-            known=[] if out is None else read_curves(out, about),
-            measured=measured,
+            out=out,
+            about=about,
+            progress=move_to,
         )
-    written: list[Path] = []
-    if out is not None:
-        written.append(write_curves(out, about, found.curves, trained=found.trained))
+    written = [place for place in (out, config if found.config else None) if place is not None]
     if config is not None and found.config is not None:
         write_json(config, found.config)
-        written.append(config)
     elif config is not None:
         print(f"Warning: no rank of all keeps the gain, so {config} is not written.", file=sys.stderr)
     if json:

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from rankrise.use import Adapter
 
 NAMES_SHOWN = 4
-LITTLE = 0.9
-"""Warn if an adapter that leaves tensors out holds less than this share of the change."""
+LITTLE = 0.9  # of the change: warn if an adapter that leaves tensors out holds less
 
 
 def print_adapter(
@@ -59,13 +58,14 @@ def _described(adapter: "Adapter", rank: int | None, what: str, measured_on: str
     elif rest.changed:
         yield f"{'Warning: left out' if adapter.held < LITTLE else 'Left out'}: {names}."
     if measured is not None:
-        losses = ", ".join(
-            f"{name} {getattr(measured, name)['loss']:.4g}" for name in ("base", "tuned", "adapter")
+        scores = {"base": measured.base, "tuned": measured.tuned, "adapter": measured.adapter}
+        losses = ", ".join(f"{name} {one['loss']:.4g}" for name, one in scores.items())
+        gain = (
+            "no gain: are BASE and TUNED swapped?"
+            if measured.gain is None
+            else f"{measured.gain:.1%} of the gain kept."
         )
-        gain = "there is no gain: are BASE and TUNED swapped?"
-        if measured.gain is not None:
-            gain = f"{measured.gain:.1%} of the gain kept."
-        yield f"Loss{measured_on and f' on {measured_on}'}: {losses}; {gain}"
+        yield f"Loss on {measured_on}: {losses}; {gain}"
 
 
 def _table(matrices: Sequence[Mapping[str, Any]]) -> "Table":
@@ -75,7 +75,7 @@ def _table(matrices: Sequence[Mapping[str, Any]]) -> "Table":
         kinds[_kind(row["name"])].append(row)
     lines = []
     for kind, rows in kinds.items():
-        low, high = (pick(row["rank"] for row in rows) for pick in (min, max))
+        low, high = min(row["rank"] for row in rows), max(row["rank"] for row in rows)
         square = sum(row["square"] for row in rows)
         kept = sum(row["kept"] * row["square"] for row in rows) / square if square else 1.0
         shape, ranks = "x".join(map(str, rows[0]["shape"])), f"{low}-{high}" if low < high else str(low)

@@ -22,12 +22,11 @@ def print_truncation(
     titles = ("group", "method", "initial loss", "trained loss", "functional rank", "full rank")
     console = safe_console()
     console.print(plain_table(titles, rows, ("group", "method"), "Functional rank"))
-    notes = [
+    note = (
         f"The loss is that of {measured_on}. One group is cut at a time and the rest stays tuned, so the "
         f"initial loss differs from group to group; that of the whole base is {truncation.base['loss']:.4g}. "
-        "A functional rank says little where the two losses hardly differ. Full rank: directions beyond "
-        "rounding noise."
-    ]
+        "A functional rank says little where the two losses hardly differ."
+    )
     ways = {
         "plain": "rank {} for every matrix",
         "weighted": "the parameters of rank {}, spent where they matter",
@@ -35,8 +34,7 @@ def print_truncation(
     of_all = [one for one in truncation.curves if one.group == "all" and one.functional_rank is not None]
     if of_all:
         enough = ", or ".join(ways[one.method].format(one.functional_rank) for one in of_all)
-        notes.append(f"Enough to keep {100 * gain:g} % of the gain: {enough}.")
-    for note in notes:
-        console.print(note, markup=False, highlight=False)
+        note += f"\nEnough to keep {100 * gain:g} % of the gain: {enough}."
+    console.print(note, markup=False, highlight=False)
     if written:
         console.print(f"Written: {', '.join(map(str, written))}", markup=False, soft_wrap=True)

@@ -112,10 +112,8 @@ def _held(adapter: Adapter, both: Pair) -> float:
     whole = lost = 0.0
     for matrix in adapter.matrices:
         before, after = both.read(matrix)
-        left, right = (
-            factor.to(adapter.dtype).to(after.device).float()
-            for factor in adapter.cuts[matrix.name].factors(adapter.ranks[matrix.name])
-        )
+        factors = adapter.cuts[matrix.name].factors(adapter.ranks[matrix.name])
+        left, right = (factor.to(adapter.dtype).to(after.device).float() for factor in factors)
         old, new = before.float(), after.float()
         whole += _square(new - old)
         lost += _square(new - torch.addmm(old, left, right).to(before.dtype))

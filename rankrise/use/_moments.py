@@ -202,8 +202,8 @@ def moments(
     if not reached:
         raise RankriseError("No loss of a batch depends on a linear layer: pass batches, and a loss of them.")
     found = Moments(
-        inputs={name: layer.inputs.mean(layer.tokens) for name, layer in reached.items()},
-        outputs={name: layer.outputs.mean(examples) for name, layer in reached.items()},
+        inputs={name: _mean(layer.inputs, layer.tokens) for name, layer in reached.items()},
+        outputs={name: _mean(layer.outputs, examples) for name, layer in reached.items()},
         examples=examples,
         about={"model": fingerprint(network), "block": block, **(about or {})},
         tokens={name: layer.tokens for name, layer in reached.items()},
@@ -258,32 +258,24 @@ def _count(batch: Any) -> int:
     return next((count for count in map(_count, parts) if count), 0)
 
 
-class Sum:
-    """A sum of `x x^T` over tokens, in blocks."""
+def add_products(blocks: list[Tensor], rows: Tensor, block: int, factor: float = 1.0) -> None:
+    """Add the diagonal blocks of `factor * rows^T rows`, up to `block` long, to those so far, if any."""
+    parts = rows.tensor_split(-(-rows.shape[1] // block), dim=1)
+    if not blocks:
+        blocks += [torch.zeros(part.shape[1], part.shape[1], device=rows.device) for part in parts]
+    for total, part in zip(blocks, parts, strict=True):
+        total.addmm_(part.mT, part, alpha=factor)
 
-    def __init__(self, block: int) -> None:
-        self.block, self.blocks = block, list[Tensor]()
 
-    def add(self, rows: Tensor, factor: float = 1.0) -> None:
-        """Add `factor * rows^T rows`. [tokens, size]"""
-        if not self.blocks:
-            size = rows.shape[1]
-            parts = torch.arange(size).tensor_split(-(-size // self.block))
-            self.blocks = [torch.zeros(len(part), len(part), device=rows.device) for part in parts]
-        parts = rows.split([len(total) for total in self.blocks], dim=1)
-        for total, part in zip(self.blocks, parts, strict=True):
-            total.addmm_(part.mT, part, alpha=factor)
-
-    def mean(self, count: int) -> Moment:
-        """The sum over `count`, in its own memory."""
-        return Moment(tuple(total.div_(count) for total in self.blocks))
+def _mean(blocks: list[Tensor], count: int) -> Moment:
+    return Moment(tuple(total.div_(count) for total in blocks))  # in its own memory
 
 
 class _Layer:
     """The sums of one layer, and the hook that adds to them."""
 
     def __init__(self, block: int) -> None:
-        self.inputs, self.outputs = Sum(block), Sum(block)
+        self.block, self.inputs, self.outputs = block, list[Tensor](), list[Tensor]()
         self.tokens, self.examples = 0, 0  # so far, and in the current batch
 
     def forward(
@@ -299,8 +291,8 @@ class _Layer:
             rows = gradient.flatten(0, -2).float()
             reached = rows.abs().amax(1) != 0  # leaves out padding, and keeps nan
             rows = rows[reached]
-            self.outputs.add(rows, float(self.examples) ** 2)
-            self.inputs.add(inputs.flatten(0, -2)[reached].float())
+            add_products(self.outputs, rows, self.block, float(self.examples) ** 2)
+            add_products(self.inputs, inputs.flatten(0, -2)[reached].float(), self.block)
             self.tokens += len(rows)
 
         output.register_hook(backward)

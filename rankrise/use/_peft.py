@@ -17,8 +17,7 @@ from rankrise.watch._lora import ADAPTER_CONFIG, PREFIX, TENSORS
 if TYPE_CHECKING:
     from rankrise.use._adapter import Adapter
 
-REPORT = "rankrise.json"
-"""What the adapter holds, beside its weights."""
+REPORT = "rankrise.json"  # what the adapter holds
 
 
 def save_adapter(adapter: "Adapter", folder: Path, padded: bool) -> Path:
@@ -31,14 +30,14 @@ def save_adapter(adapter: "Adapter", folder: Path, padded: bool) -> Path:
             f"{', '.join(rest.loose)} changed and cannot be part of an adapter, since PEFT keeps whole "
             'modules only: pass rest="leave" (--leave_rest), and save them yourself.'
         )
-    whole = tuple(f"{name}." for name in rest.modules)
+    in_modules = all(name.startswith(tuple(f"{one}." for one in rest.modules)) for name in rest.tensors)
     config = {
         "peft_type": "LORA",
         **lora_config(adapter.ranks, adapter.matrices, adapter.module_names, adapter.task, padded),
         "base_model_name_or_path": adapter.base or None,
         "inference_mode": True,
         "modules_to_save": sorted(rest.modules) or None,
-        "bias": "none" if all(name.startswith(whole) for name in rest.tensors) else "all",
+        "bias": "none" if in_modules else "all",
     }
     tensors, generator = dict[str, Tensor](), torch.Generator().manual_seed(0)
     for name, (left, right) in adapter.factors.items():
@@ -74,16 +73,15 @@ def lora_config(
             "check that the tuned model differs from the base by more than rounding."
         )
     largest = max(chosen.values())
-    differing = {
-        f"^{re.escape(name)}": rank for name, rank in chosen.items() if rank != largest and not padded
-    }
+    smaller = {} if padded else {name: rank for name, rank in chosen.items() if rank != largest}
+    patterns = {f"^{re.escape(name)}": rank for name, rank in smaller.items()}
     endings = tuple(f".{name}" for name in chosen)
     shadowed = any(name.endswith(endings) for name in module_names if name not in chosen)
     return {
         "r": largest,
         "lora_alpha": largest,
-        "rank_pattern": differing,
-        "alpha_pattern": dict(differing),
+        "rank_pattern": patterns,
+        "alpha_pattern": patterns.copy(),
         # In a list, PEFT would take other modules with the same ending too.
         "target_modules": "|".join(map(re.escape, chosen)) if shadowed else list(chosen),
         "fan_in_fan_out": any(matrix.transposed for matrix in matrices if matrix.name in chosen),

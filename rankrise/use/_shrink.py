@@ -72,21 +72,20 @@ def shrink(
     )
 
 
+@torch.no_grad()
 def merged(adapter: str | Path, base: nn.Module) -> nn.Module:
     """A copy of the base with an adapter merged into it."""
     stored, tuned = read_adapter(adapter), deepcopy(unwrap(base))
     wanted, found = str(stored.config.get("base_model_name_or_path") or ""), open_source(tuned).origin
     if wanted and found and Path(wanted).name != Path(found).name:
         raise RankriseError(
-            f"{stored.folder} is an adapter of {wanted!r}, and the base is {found!r}: pass its own base, or "
-            "correct base_model_name_or_path in the adapter's config."
+            f"{stored.folder} is an adapter of {wanted!r}, not of {found!r}: pass its own base."
         )
     for name in _rest(stored).modules:
         tuned.set_submodule(name, deepcopy(tuned.get_submodule(name)))  # PEFT unties it too
     adapted = stored.on(tuned)
-    with torch.no_grad():
-        for name, weight in tuned.state_dict().items():
-            weight.copy_(adapted.of(name, weight.cpu()))
+    for name, weight in tuned.state_dict().items():
+        weight.copy_(adapted.of(name, weight.cpu()))
     return tuned
 
 
@@ -109,11 +108,9 @@ def _held(smaller: Adapter, stored: StoredAdapter) -> float:
     """Compare with the larger adapter's change, from the factors of both alone."""
     whole = lost = 0.0
     for name, (left, right) in stored.factors.items():
-        small_left, small_right = (
-            factor.to(smaller.dtype).to(left) for factor in smaller.cuts[name].factors(smaller.ranks[name])
-        )
+        b, a = (one.to(smaller.dtype).to(left) for one in smaller.cuts[name].factors(smaller.ranks[name]))
         whole += _square(left, right)
-        lost += _square(torch.cat([left, -small_left], 1), torch.cat([right, small_right]))
+        lost += _square(torch.cat([left, -b], 1), torch.cat([right, a]))
     return 1 - lost / whole if whole else 1.0
 
 

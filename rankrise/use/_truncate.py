@@ -21,7 +21,7 @@ from rankrise.use._head_products import HeadProducts, has_head_products
 from rankrise.use._moments import Moments
 from rankrise.use._peft import lora_config
 from rankrise.use._ranks import cost_of_one, highest, kept_share, least, one_rank, parameters_of, ranks_within
-from rankrise.use._weights import Matrix, Source, is_causal, load_model, pair
+from rankrise.use._weights import Matrix, Source, fingerprint, is_causal, load_model, pair
 from rankrise.watch._heads import heads
 from rankrise.watch._roles import KEY, OUTPUT, QUERY, VALUE
 
@@ -83,8 +83,9 @@ def truncate(
     groups: Sequence[Group] | None = None,
     moments: Moments | None = None,
     gain: float = 0.99,
-    known: Sequence[GainCurve] = (),
-    measured: Callable[[Sequence[GainCurve], float], object] = lambda curves, share: None,
+    out: Path | None = None,
+    about: Mapping[str, Any] | None = None,
+    progress: Callable[[float], None] = lambda share: None,
 ) -> Truncation:
     """Measure what remains of training when its change is cut to each rank, and find the functional rank.
 
@@ -94,8 +95,8 @@ def truncate(
     which "loss" is one.
 
     The functional rank is the least that keeps `gain` of the fall of the loss: the first of 1, 2, 4, ... that
-    does, then bisected. After each curve, `measured` is called with all so far and the share of the work that
-    is done; those in `known` are not measured again.
+    does, then bisected. A folder `out` keeps each curve, and those of an earlier call with the same `about`,
+    by default the weights, the gain and the moments, are not measured again.
 
     >>> from copy import deepcopy
     >>> import torch
@@ -144,11 +145,18 @@ def truncate(
     weighted = ("plain", "weighted") if moments else ("plain",)
     ways = [(name, method) for name in groups if name in MATRICES for method in weighted]
     ways += [(name, "plain") for name in groups if name in PRODUCTS]
-    earlier = {(curve.group, curve.method): curve for curve in known}
-    curves: list[GainCurve] = []
-    for way in ways:
-        curves.append(earlier.get(way) or measure(*way))
-        measured(curves, len(curves) / len(ways))
+    if about is None and out:
+        weights = [fingerprint(model) for model in (base, trained)]
+        about = {"weights": weights, "gain": gain, "moments": moments and moments.to_dict()}
+    found = read_curves(out, about or {}) if out else {}
+    for number, way in enumerate(ways, 1):
+        if way not in found:
+            found[way] = measure(*way)
+        if out:
+            rows = [asdict(curve) for curve in found.values()]
+            write_json(out / TRUNCATION, {**(about or {}), "curves": rows, "trained": whole})
+        progress(number / len(ways))
+    curves = [found[way] for way in ways]
     config = None
     for ranks in (curve.ranks for curve in curves if curve.group == "all" and any(curve.ranks.values())):
         names = [name for name, _ in both.tuned.model.named_modules()]
@@ -240,17 +248,8 @@ def _curve(
     return GainCurve(group, method, points, initial, most, found, dict(by_module))
 
 
-def write_curves(folder: Path, about: Mapping[str, Any], curves: Sequence[GainCurve], **scores: Any) -> Path:
-    """Write the curves so far beside those of other groups that were written before."""
-    ways = {(curve.group, curve.method) for curve in curves}
-    others = [curve for curve in read_curves(folder, about) if (curve.group, curve.method) not in ways]
-    rows = [asdict(curve) for curve in (*curves, *others)]
-    write_json(folder / TRUNCATION, {**about, "curves": rows, **scores})
-    return folder / TRUNCATION
-
-
-def read_curves(folder: Path, about: Mapping[str, Any]) -> list[GainCurve]:
-    """The curves that an earlier call of the same command wrote; those of another command are refused."""
+def read_curves(folder: Path, about: Mapping[str, Any]) -> dict[tuple[str, str], GainCurve]:
+    """The curves that an earlier call wrote, by group and method; those about something else are refused."""
     found = read_truncation(folder) or {**about, "curves": []}
     for name, value in about.items():
         if found.get(name) != value:
@@ -263,4 +262,4 @@ def read_curves(folder: Path, about: Mapping[str, Any]) -> list[GainCurve]:
         return kind(**{one.name: row[one.name] for one in fields(kind) if one.name in row})
 
     rows = [{**row, "points": tuple(read(Point, each) for each in row["points"])} for row in found["curves"]]
-    return [read(GainCurve, row) for row in rows]
+    return {(row["group"], row["method"]): read(GainCurve, row) for row in rows}
