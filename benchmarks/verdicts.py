@@ -66,7 +66,6 @@ HEADER = (
 
 
 def main() -> None:
-    ArgumentParser(description=__doc__).parse_args()
     with paper_style():
         save_with_data(*draw(), PICTURE)
     PICTURE.with_suffix(".svg").unlink()
@@ -136,7 +135,7 @@ def shown(setting: str, claim: Claim) -> str:
     if claim.name == "rank grows":
         (study,) = studies(open([RESULTS / folder for folder in SETTINGS[setting]]))
         (layers,) = means(growth(study.main, claim.part), logs=True)
-        factor = layers.over("mean")
+        factor = layers.mean()
         return f"{factor.value:.3g}\n[{factor.low:.2g}, {factor.high:.2g}]"
     one = claim.deciding[-1 if claim.name in ("initialisation scale", "products") else 0]
     interval = "" if one.interval is None else "\n[{:.2g}, {:.2g}]".format(*one.interval)
@@ -144,4 +143,5 @@ def shown(setting: str, claim: Claim) -> str:
 
 
 if __name__ == "__main__":
+    ArgumentParser(description=__doc__).parse_args()
     main()

@@ -6,21 +6,10 @@ To add a claim, write a subclass of `Statement` in the module of its subject, an
 from collections.abc import Sequence
 from pathlib import Path
 
-from rankrise.claims.choices import Effect, effects, learned
+from rankrise.claims import toy, tracked
 from rankrise.claims.claim import INTERVALS, Claim, Measure, Statement, Verdict
-from rankrise.claims.full_weights import FullWeights
+from rankrise.claims.heads import Effect, effects, learned
 from rankrise.claims.statistics import Estimate
-from rankrise.claims.toy import Convergence, NoiseRobustness, Nondegeneracy, StrictMinima, Support
-from rankrise.claims.tracked import (
-    DataSets,
-    FunctionalRank,
-    ImageNet,
-    InitialisationScale,
-    LowRank,
-    Products,
-    RankGrows,
-    SpectraDecay,
-)
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import write_json
 from rankrise.runs import Run, ToyRun
@@ -42,8 +31,10 @@ __all__ = [
 
 FORMAT = "rankrise-claims/5"
 STATEMENTS: tuple[type[Statement], ...] = (
-    *(Convergence, Support, Nondegeneracy, StrictMinima, NoiseRobustness, FullWeights),
-    *(LowRank, FunctionalRank, RankGrows, InitialisationScale, SpectraDecay, ImageNet, Products, DataSets),
+    *(toy.Convergence, toy.Support, toy.Nondegeneracy, toy.StrictMinima, toy.NoiseRobustness),
+    *(toy.FullWeights, tracked.LowRank, tracked.FunctionalRank, tracked.RankGrows),
+    *(tracked.InitialisationScale, tracked.SpectraDecay, tracked.ImageNet, tracked.Products),
+    tracked.DataSets,
 )
 
 

@@ -1,15 +1,13 @@
 """A claim: numbers of runs, each held against a threshold, and the verdict by its own and other choices."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import zip_longest
 from typing import Any, ClassVar, Literal
 
-from rankrise.claims.statistics import Estimate
+from rankrise.claims.statistics import Estimate, Layers, extreme
 from rankrise.runs import NotRecorded, Run
 
 Verdict = Literal["holds", "does not hold", "not decided", "not judged"]
-Source = Literal["the paper", "the reproduction", "the project"]
 
 INTERVALS = "the interval that holds 90 % of what other draws of heads, and of several seeds, would give"
 """Explanation of `Measure.interval` for tables."""
@@ -21,7 +19,7 @@ class How:
 
     rank: str = ""
     aggregate: str = ""
-    """How heads, layers or perturbations become one number."""
+    """How layers or perturbations become one number: "mean", "worst" or "median"."""
     threshold: tuple[float, ...] = ()
     """For the first numbers of a claim; the others keep their own."""
     window: str = ""
@@ -29,11 +27,6 @@ class How:
 
 
 OWN = How()
-
-
-def other(choice: str, **axis: Any) -> dict[str, How]:
-    """Another choice, on one axis."""
-    return {choice: How(**axis)}
 
 
 @dataclass(frozen=True)
@@ -62,16 +55,16 @@ class Measure:
 
 @dataclass(frozen=True)
 class Number:
-    """A number that decides a claim, what it needs to be, such as "<= 0.1", and why that.
-
-    >>> number = Number("error", "<= 0.1", "a tenth")
-    >>> number.measure(0.3).passes, number.measure(Estimate(0.09, 0.07, 0.12)).passes
-    (False, None)
-    """
+    """A number that decides a claim, what it needs to be, such as "<= 0.1", and why that."""
 
     name: str
     needed: str
     why: str
+
+    @property
+    def worst(self) -> Callable[..., Any]:
+        """`max` for a number that needs to be small, `min` for one that needs to be large."""
+        return max if self.needed.startswith("<=") else min
 
     def measure(self, value: float | Estimate | None, threshold: float | None = None) -> Measure:
         """A value held against this threshold or another one."""
@@ -80,13 +73,14 @@ class Number:
         measure = Measure(self.name, None, f"{sign} {limit:.3g}", why=self.why)
         if value is None:
             return measure
-        one = value if isinstance(value, Estimate) else Estimate(value, value, value)
-        within = one.high <= limit if sign == "<=" else one.low >= limit
-        beyond = one.low > limit if sign == "<=" else one.high < limit
-        interval = (one.low, one.high) if one is value else None
-        return replace(
-            measure, value=one.value, passes=within or (False if beyond else None), interval=interval
-        )
+        if not isinstance(value, Estimate):
+            exact = self.measure(Estimate(value, value, value), threshold)
+            return replace(exact, interval=None)
+        within, beyond = value.high <= limit, value.low > limit
+        if sign == ">=":
+            within, beyond = value.low >= limit, value.high < limit
+        passes = True if within else False if beyond else None
+        return replace(measure, value=value.value, passes=passes, interval=(value.low, value.high))
 
 
 @dataclass(frozen=True)
@@ -99,7 +93,7 @@ class Claim:
 
     name: str
     statement: str
-    source: Source
+    source: str
     verdict: Verdict
     reason: str
     measures: tuple[Measure, ...]
@@ -141,11 +135,11 @@ class Claim:
     @property
     def turned(self) -> str:
         """A sentence: which other choices turn the verdict, and which are not recorded."""
+        words = "No other choice turns it." if any(self.by_choice.values()) else ""
+        if self.otherwise:
+            words = f"Another choice turns it: {self.otherwise}."
         missing = ", ".join(choice for choice, verdict in self.by_choice.items() if verdict is None)
-        words = [f"Another choice turns it: {self.otherwise}."] if self.otherwise else []
-        if any(self.by_choice.values()) and not words:
-            words = ["No other choice turns it."]
-        return " ".join([*words, f"Not recorded: {missing}."] if missing else words)
+        return f"{words} Not recorded: {missing}.".strip() if missing else words
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -159,12 +153,13 @@ class Statement:
     """
 
     name: ClassVar[str]
-    source: ClassVar[Source] = "the paper"
+    source: ClassVar[str] = "the paper"
     effect: ClassVar[str] = ""
     numbers: Sequence[Number]
+    aggregate: ClassVar[str] = "mean"
     choices: Mapping[str, How] = {}
     """Other choices, each of which is tried alone."""
-    runs: Sequence[Run]
+    runs: Sequence[Any]
     data = ""
     left_out: tuple[str, ...] = ()
     excuse = ""
@@ -183,20 +178,25 @@ class Statement:
         """The numbers that decide a part."""
         return self.numbers
 
-    def effects(self, part: str) -> Mapping[int, Estimate]:
-        """The size of the effect in each layer."""
-        return {}
+    def layers(self, part: str, how: How) -> Sequence[Layers]:
+        """The numbers by layer; the last is the effect, which may decide nothing."""
+        raise NotImplementedError
 
     def decide(self, part: str, how: How) -> Sequence[Estimate | float | None]:
         """The value of each number of a part."""
-        raise NotImplementedError
+        worst = (how.aggregate or self.aggregate) == "worst"
+        return [
+            extreme(number.worst, layers.each().values()) if worst else layers.mean()
+            for number, layers in zip(self.numbers, self.layers(part, how), strict=False)
+        ]
 
     def judged(self, everything: bool = False) -> list[Claim]:
         """The verdict on each part; runs that the claim is not about get one only with `everything`."""
         statement, excuse = " ".join((self.__doc__ or "").split()), "" if everything else self.excuse
-        runs = tuple(run.name for run in self.runs)
-        blank = Claim(self.name, statement, self.source, "not judged", excuse, (), runs, self.data)
-        blank = replace(blank, left_out=self.left_out)
+        runs, left_out = tuple(run.name for run in self.runs), self.left_out
+        blank = Claim(
+            self.name, statement, self.source, "not judged", excuse, (), runs, self.data, left_out=left_out
+        )
         try:
             return [self._judged(replace(blank, part=part)) for part in self.parts()]
         except NotRecorded as missing:
@@ -204,9 +204,10 @@ class Statement:
 
     def _judged(self, blank: Claim) -> Claim:
         own = self._held(blank.part, OWN)
+        effects = self.layers(blank.part, OWN)[-1].each() if self.effect else {}
         measures = [
             Measure(self.effect, one.value, interval=(one.low, one.high), layer=layer)
-            for layer, one in self.effects(blank.part).items()
+            for layer, one in effects.items()
         ]
         measures += own
         by_choice: dict[str, Verdict | None] = {}
@@ -224,9 +225,10 @@ class Statement:
         return replace(blank, verdict=verdict, reason=reason, measures=tuple(measures), by_choice=by_choice)
 
     def _held(self, part: str, how: How) -> list[Measure]:
-        held = zip_longest(self.decide(part, how), how.threshold)
         numbers = self.numbers_of(part)
-        return [number.measure(*one) for number, one in zip(numbers, held, strict=False)]
+        limits = [*how.threshold, *[None] * len(numbers)]
+        three = zip(numbers, self.decide(part, how), limits, strict=False)
+        return [number.measure(value, limit) for number, value, limit in three]
 
 
 def verdict_of(deciding: Collection[Measure]) -> tuple[Verdict, str]:

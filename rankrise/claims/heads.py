@@ -1,13 +1,14 @@
-"""Numbers per head that claims on tracked runs are made of: ranks, their growth, and how much was learned."""
+"""Numbers per head that claims on tracked runs are made of, and what single choices do to them."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from rankrise import watch
 from rankrise.claims.claim import OWN, How
-from rankrise.claims.statistics import Heads
-from rankrise.runs import NotRecorded, TrackedRun
+from rankrise.claims.statistics import Estimate, Heads, Layers, mapped, means
+from rankrise.runs import Choice, NotRecorded, TrackedRun
 
 ENTROPY, ENERGY = "the entropy rank", "directions for 90 % of the energy"
 STEP_1 = "a clock from step 1"
@@ -31,21 +32,22 @@ def heads_of(
     head counts are left out.
     """
     by_run = [[heads[np.isfinite(heads)] for heads in values(run)] for run in runs]
-    layers = list(zip(*by_run, strict=True))
-    kept = [place for place, seeds in enumerate(layers) if any(map(len, seeds))]
-    if not kept:
+    found = {
+        layer: seeds for layer, seeds in enumerate(zip(*by_run, strict=True), start=1) if any(map(len, seeds))
+    }
+    if not found:
         raise NotRecorded(
             f"no head's {what} has changed by more than rounding: it was frozen, or the run has only begun."
         )
-    return Heads.of([place + 1 for place in kept], [layers[place] for place in kept])
+    return found
 
 
 def shared_layers(samples: Sequence[Heads]) -> list[Heads]:
     """Samples restricted to the layers that all of them have."""
-    shared = set(samples[0].layers).intersection(*(sample.layers for sample in samples))
+    shared = set(samples[0]).intersection(*samples)
     if not shared:
         raise NotRecorded("the runs have no layer in common in which training has changed heads of each.")
-    return [sample.only(shared) for sample in samples]
+    return [{layer: sample[layer] for layer in sample if layer in shared} for sample in samples]
 
 
 def ranks_of(run: TrackedRun, product: str, rank: str = "") -> tuple[np.ndarray, np.ndarray]:
@@ -53,6 +55,8 @@ def ranks_of(run: TrackedRun, product: str, rank: str = "") -> tuple[np.ndarray,
     if product not in run.products:
         raise NotRecorded(f"{run.folder} has no {product}, which another run was tracked with.")
     steps = run.finite_steps
+    if not len(steps):
+        raise NotRecorded("a run has no measured step with finite weights yet.")
     if not rank:
         return steps, run.ranks[product]
     recorded = run.entropy_rank(product) if rank == ENTROPY else run.energy_rank(product)[..., 0]
@@ -68,13 +72,6 @@ def ranks_of(run: TrackedRun, product: str, rank: str = "") -> tuple[np.ndarray,
     return steps[known], ranks[known]
 
 
-def last_ranks(run: TrackedRun, product: str, rank: str = "") -> np.ndarray:
-    """The rank at the end, [layers, heads]."""
-    if not len(run.finite_steps):
-        raise NotRecorded("a run has no measured step with finite weights yet.")
-    return ranks_of(run, product, rank)[1][-1]
-
-
 def require_end(run: TrackedRun, steps: np.ndarray) -> None:
     """Refuse steps of spectra of which the last is far from the end of training."""
     last, end = steps.max(initial=0), run.last_finite_step
@@ -86,7 +83,7 @@ def at_the_end(runs: Sequence[TrackedRun], product: str, rank: str = "") -> Head
     """The rank of the change at the end, of heads whose change exceeds rounding noise."""
 
     def above_noise(run: TrackedRun) -> list[np.ndarray]:
-        ranks = last_ranks(run, product, rank)
+        ranks = ranks_of(run, product, rank)[1][-1]
         noise = run.below_noise(product)[run.finite][-1]
         return list(np.where((ranks > 0) & ~noise, ranks, np.nan))
 
@@ -136,3 +133,48 @@ def _from_early_on(run: TrackedRun, product: str, how: How) -> tuple[np.ndarray,
             f"noise since early on, and a trend takes {FEWEST_STEPS}: measure more often, or train on."
         )
     return steps, np.where((np.isfinite(ranks) & (ranks > 0)).all(axis=0), ranks, np.nan)
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What a choice does to the rank of a product's change, in one layer or over all (None)."""
+
+    product: str
+    layer: int | None
+    growth: Estimate
+    """The factor from the end of the first epoch to the end of training, geometric mean over heads."""
+    final: Estimate
+    """The stable rank after training, mean over heads."""
+    against_base: Estimate
+    """The ratio of that to the base's, geometric mean over heads."""
+
+
+def effects(choice: Choice, base: Choice) -> list[Effect]:
+    """The effects of a choice on each product, first over all layers, then by layer."""
+    found: list[Effect] = []
+    for product in base.runs[0].products:
+        (factors,), ends = means(growth(choice.runs, product), logs=True), at_the_end(choice.runs, product)
+        pair = shared_layers([ends, at_the_end(base.runs, product)])
+        ours, theirs = means(*(mapped(np.log, heads) for heads in pair))
+        # The base is compared with itself, not with another draw of its heads.
+        other = theirs if choice.changes else ours
+        three = (factors, *means(ends), Layers(ours.numbers, ours.drawn - other.drawn, logs=True))
+        found.append(Effect(product, None, *(one.mean() for one in three)))
+        each = [one.each() for one in three]
+        layers = [layer for layer in each[2] if layer in each[0]]
+        found += [Effect(product, layer, *(one[layer] for one in each)) for layer in layers]
+    return found
+
+
+def learned(runs: Sequence[TrackedRun]) -> dict[str, float]:
+    """Loss over the last 5 % of training, last validation loss and accuracy; nan where not recorded."""
+
+    def last(run: TrackedRun, name: str, part: float) -> float:
+        recorded = run.steps()
+        values = recorded.get(name, np.full(len(recorded["step"]), np.nan))
+        known = np.isfinite(values)
+        steps = recorded["step"][known]
+        return float(values[known][steps >= (1 - part) * steps[-1]].mean()) if len(steps) else np.nan
+
+    parts = {"loss": 0.05, "validation_loss": 0.0, "accuracy": 0.0}
+    return {name: float(np.mean([last(run, name, part) for run in runs])) for name, part in parts.items()}

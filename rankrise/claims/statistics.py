@@ -1,7 +1,7 @@
 """Statistics over heads: means with bootstrap intervals, and comparisons of samples."""
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import astuple, dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import astuple, dataclass
 from functools import lru_cache
 from itertools import combinations
 
@@ -10,6 +10,9 @@ import numpy as np
 RESAMPLES = 2000
 TAIL = 0.05
 """Probability outside each end of an interval."""
+
+Heads = Mapping[int, Sequence[np.ndarray]]
+"""One value per head: by layer, numbered from 1, and by seed."""
 
 
 @dataclass(frozen=True)
@@ -27,31 +30,6 @@ def extreme(worst: Callable[..., float], several: Collection[Estimate]) -> Estim
 
 
 @dataclass(frozen=True)
-class Heads:
-    """One value per head, [heads of all seeds] by layer; `layers` numbers the layers from 1."""
-
-    layers: tuple[int, ...]
-    values: Sequence[np.ndarray]
-    sizes: tuple[tuple[int, ...], ...]
-    """The number of heads by layer and seed."""
-
-    @classmethod
-    def of(cls, layers: Sequence[int], values: Sequence[Sequence[np.ndarray]]) -> "Heads":
-        """From arrays [heads] by layer and seed."""
-        sizes = tuple(tuple(map(len, seeds)) for seeds in values)
-        return cls(tuple(layers), list(map(np.concatenate, values)), sizes)
-
-    def mapped(self, function: Callable[[np.ndarray], np.ndarray]) -> "Heads":
-        """A function of each value."""
-        return replace(self, values=list(map(function, self.values)))
-
-    def only(self, layers: Collection[int]) -> "Heads":
-        """The heads of some layers."""
-        rows = zip(self.layers, self.values, self.sizes, strict=True)
-        return Heads(*zip(*(row for row in rows if row[0] in layers), strict=True))
-
-
-@dataclass(frozen=True)
 class Layers:
     """A number of each layer, `drawn` [layers, 1 + RESAMPLES]: observed, and with heads drawn again.
 
@@ -66,29 +44,29 @@ class Layers:
         """By layer."""
         return {layer: self._estimate(drawn) for layer, drawn in zip(self.numbers, self.drawn, strict=True)}
 
-    def over(self, how: str) -> Estimate:
-        """The "mean" (geometric for logarithms), "smallest" or "largest" of all layers."""
-        if how == "mean":
-            return self._estimate(self.drawn.mean(axis=0))
-        return extreme(min if how == "smallest" else max, self.each().values())
+    def mean(self) -> Estimate:
+        """Over layers; geometric for logarithms."""
+        return self._estimate(self.drawn.mean(axis=0))
 
     def _estimate(self, drawn: np.ndarray) -> Estimate:
         one = Estimate(float(drawn[0]), *np.quantile(drawn[1:], [TAIL, 1 - TAIL]).tolist())
         return Estimate(*np.exp(astuple(one)).tolist()) if self.logs else one
 
 
-def means(*samples: Heads, logs: bool = False) -> list[Layers]:
-    """The mean over the heads of each layer, for samples that are drawn independently.
+def mapped(function: Callable[[np.ndarray], np.ndarray], heads: Heads) -> Heads:
+    """A function of each value."""
+    return {layer: list(map(function, seeds)) for layer, seeds in heads.items()}
 
-    >>> (layers,) = means(Heads.of([1, 2], [[[1.0, 2.0, 3.0]], [[5.0, 6.0, 7.0]]]))
-    >>> layers.over("mean").value, layers.over("largest").value
-    (4.0, 6.0)
-    """
+
+def means(*samples: Heads, logs: bool = False) -> list[Layers]:
+    """The mean over the heads of each layer, for samples that are drawn independently."""
     found = []
-    for sample, weights in zip(samples, _redrawn(tuple(one.sizes for one in samples)), strict=True):
-        both = zip(sample.values, weights, strict=True)
-        drawn = [np.append(heads.mean(), weight @ heads) for heads, weight in both]
-        found.append(Layers(sample.layers, np.stack(drawn), logs))
+    for sample, weights in zip(samples, _redrawn(*map(_sizes, samples)), strict=True):
+        values = map(np.concatenate, sample.values())
+        drawn = [
+            np.append(heads.mean(), weight @ heads) for heads, weight in zip(values, weights, strict=True)
+        ]
+        found.append(Layers(tuple(sample), np.stack(drawn), logs))
     return found
 
 
@@ -96,28 +74,29 @@ def in_order(samples: Sequence[Heads]) -> Layers:
     """The share of pairs of heads, from one layer of two samples, in which the earlier sample's is larger.
 
     All pairs of samples count the same.
-
-    >>> first, second = (Heads.of([1], [[values]]) for values in ([3.0, 4.0], [2.0, 3.5]))
-    >>> in_order([first, second]).over("mean").value
-    0.75
     """
-    weights, layers = _redrawn(tuple(one.sizes for one in samples)), []
-    for layer in range(len(samples[0].layers)):
-        heads, shares = [sample.values[layer] for sample in samples], []
+    weights, layers = _redrawn(*map(_sizes, samples)), []
+    for place, layer in enumerate(samples[0]):
+        heads, shares = [np.concatenate(sample[layer]) for sample in samples], []
         for first, second in combinations(range(len(samples)), 2):
             larger = heads[first][:, None] > heads[second]
-            drawn = ((weights[first][layer] @ larger) * weights[second][layer]).sum(axis=1)
+            drawn = ((weights[first][place] @ larger) * weights[second][place]).sum(axis=1)
             shares.append(np.append(larger.mean(), drawn))
         layers.append(np.mean(shares, axis=0))
-    return Layers(samples[0].layers, np.stack(layers))
+    return Layers(tuple(samples[0]), np.stack(layers))
+
+
+def _sizes(sample: Heads) -> tuple[tuple[int, ...], ...]:
+    """The number of heads by layer and seed."""
+    return tuple(tuple(map(len, seeds)) for seeds in sample.values())
 
 
 @lru_cache(maxsize=4)  # one claim asks for the same weights again and again
-def _redrawn(samples: tuple[tuple[tuple[int, ...], ...], ...]) -> Sequence[Sequence[np.ndarray]]:
+def _redrawn(*samples: tuple[tuple[int, ...], ...]) -> Sequence[Sequence[np.ndarray]]:
     """The weight of each head in each redrawing, [RESAMPLES, heads of all seeds] by sample and layer.
 
     Heads are drawn again within their layer and seed, with replacement; several seeds are drawn again too,
-    the same for all layers. `samples` are the numbers of heads by layer and seed.
+    the same for all layers.
     """
     generator, found = np.random.default_rng(0), []
     for sizes in samples:

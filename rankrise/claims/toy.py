@@ -1,14 +1,18 @@
-"""Claims on toy runs of diagonal weights: Theorem 4.5, its assumptions, and robustness to noise."""
+"""Claims on toy runs: Theorem 4.5, its assumptions, robustness to noise, and training of full weights."""
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from statistics import median
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from rankrise import predict
-from rankrise.claims.claim import How, Number, Statement, other
+from rankrise.claims.claim import How, Number, Statement
+from rankrise.recipes.toy_settings import log10_of
+from rankrise.runs import FullWeights as Curve
 from rankrise.runs import NotRecorded, PerturbedCurve, Run, ToyRun
 from rankrise.runs.toy import ACTIVE
 
@@ -23,6 +27,9 @@ KICK, SEPARATION = "of the kick", "of the largest separation"
 REMAINS = Number(
     "largest distance between the two paths at the end", "<= 0.1", "forgotten noise leaves nothing"
 )
+HALF_THE_TOLERANCE = {"half the tolerance": How(threshold=(0.01, 0.75, 0.75, 0.0))}
+MEDIAN = {"the median perturbation": How(aggregate="median")}
+A_HUNDREDTH = {"a threshold of 0.01": How(threshold=(0.01,))}
 NO_TIE = "no two coordinates are due at the same time (the theorem's nondegeneracy)"
 
 
@@ -56,14 +63,14 @@ class Convergence(OnToyRun):
             "coordinates learned beyond one per stage", "<= 0", "Theorem 4.5, on plateaus that are resolved"
         ),
     )
-    choices = other("half the tolerance", threshold=(0.01, 0.75, 0.75, 0.0))
+    choices = HALF_THE_TOLERANCE
 
     def decide(self, part: str, how: How) -> list[float | None]:
         if len(self.run.settings.alphas) < 2:
             raise NotRecorded("the run has one initialisation scale, and a trend takes two.")
         columns = zip(*(convergence(self.run, seed) for seed in self.seeds), strict=True)
-        worst: tuple[Callable[..., float], ...] = (max, min, min, max)
-        return [None if None in values else of(values) for of, values in zip(worst, columns, strict=True)]
+        pairs = zip(self.numbers, columns, strict=True)
+        return [None if None in values else number.worst(values) for number, values in pairs]
 
 
 def convergence(run: ToyRun, seed: int) -> tuple[float | None, ...]:
@@ -157,8 +164,7 @@ class StrictMinima(OnToyRun):
             "smallest eigenvalue of the Hessian in u at a plateau", ">= 1e-9", "Assumption 4.3: strict minima"
         ),
     )
-    choices = other("the median perturbation", aggregate="median")
-    choices |= other("a threshold of 0.01", threshold=(0.01,))
+    choices = MEDIAN | A_HUNDREDTH
 
     def parts(self) -> Sequence[str]:
         return [KICK, SEPARATION]
@@ -203,3 +209,128 @@ def distance_to_path(point: Tensor, path: Tensor) -> float:
     share = ((point - start) * along).sum(1) / along.square().sum(1).clamp_min(1e-300)
     nearest = start + share.clamp(0, 1)[:, None] * along
     return float((point - nearest).abs().amax(1).min())
+
+
+# Full weights: Figure 3 (d) to (f) as numbers.
+
+LEARNED = 0.05
+"""A singular value counts as learned above this fraction of the largest at the end."""
+ONE = "between a tenth and nine tenths of their end; one after another leaves one or two"
+SHARE = "1: learned together; one after another, each takes its share, a quarter at most"
+EARLY = "rank that grows during training is below half then; weights that start large have all"
+DROPS = "any training may have one; stages show two, each after a plateau of half its slope"
+SMALL = "5 / log(1/scale): a prediction for a vanishing scale is off by as much"
+TIMES = "when predicted"
+
+
+def values_of(curve: Curve) -> np.ndarray:
+    """The singular values of both products side by side."""
+    return np.concatenate([curve.singular_values_kq.numpy(), curve.singular_values_vo.numpy()], axis=1)
+
+
+def learned(curve: Curve) -> np.ndarray:
+    """Those that are learned by the end."""
+    values = values_of(curve)
+    return values[:, (values[-1] > 0) & (values[-1] >= LEARNED * values[-1].max())]
+
+
+def error(curve: Curve) -> float:
+    """The largest error of a predicted time, against when the value rises above 1e-3; 0 if there is none."""
+    times, found = curve.rescaled_times.numpy(), [0.0]
+    for values, predicted in (
+        (curve.singular_values_kq.numpy(), curve.predicted_kq.tolist()),
+        (curve.singular_values_vo.numpy(), curve.predicted_vo.tolist()),
+    ):
+        for number, time in enumerate(predicted):
+            if values[-1, number] >= LEARNED * values[-1].max():
+                reached = float(times[(values[:, number] > ACTIVE).argmax()])
+                found.append(abs(reached - time) / time)
+    return max(found)
+
+
+def together(curve: Curve) -> int:
+    """The most learned values that are at once between a tenth and nine tenths of their end."""
+    values = learned(curve)
+    begun, done = (values >= part * values[-1] for part in (0.1, 0.9))
+    rising = np.logical_or.accumulate(begun) & ~np.logical_or.accumulate(done)
+    return int(rising.sum(axis=1).max())
+
+
+def overlap(curve: Curve) -> float:
+    """The mean time a learned value takes from a tenth to nine tenths of its end, over that of all."""
+    values, times = learned(curve), curve.times.numpy()
+    begun, done = (times[(values >= part * values[-1]).argmax(0)] for part in (0.1, 0.9))
+    whole = done.max() - begun.min()
+    return float((done - begun).mean() / whole) if whole > 0 else 1.0
+
+
+def early_rank(curve: Curve) -> float:
+    """The rank when half of the loss's fall is over, as a fraction of the final rank."""
+    values, losses = values_of(curve), curve.losses.numpy()
+    rank = (values >= LEARNED * values[-1].max()).sum(1)
+    return float(rank[(losses <= (losses[0] + losses[-1]) / 2).argmax()] / rank[-1])
+
+
+def drops(curve: Curve) -> int:
+    """How often log(loss) drops after a plateau: to twice its slope, and 1/20 of the steepest."""
+    slope = -np.gradient(curve.losses.clamp(min=1e-300).log().numpy(), curve.times.numpy())
+    least, count, low, peak, dropping = 0.05 * slope.max(), 0, slope[0], 0.0, False
+    for value in slope:
+        if dropping:
+            peak = max(peak, value)
+            if value < peak / 2:
+                dropping, low = False, value
+        else:
+            low = min(low, value)
+            if value > least and value > 2 * low:
+                dropping, peak, count = True, value, count + 1
+    return count
+
+
+MEASURED: dict[str, list[tuple[Number, Callable[[Curve], float]]]] = {
+    "one after another": [
+        (Number("most singular values that are learned at the same time", "<= 2", ONE), together),
+        (Number("mean time to learn a value, over the time for all", "<= 0.25", SHARE), overlap),
+    ],
+    "rank grows": [(Number("rank half-way down the loss, over the final rank", "<= 0.5", EARLY), early_rank)],
+    "plateaus and drops": [(Number("drops of the loss after a plateau", ">= 2", DROPS), drops)],
+}
+"""By part of the claim, its numbers, and the function of a curve that gives each."""
+
+
+class FullWeights(OnToyRun):
+    """With full weight matrices, singular values are learned one after another, when predicted, rank grows
+    during training, and the loss has plateaus and drops.
+    """
+
+    name = "full weights"
+
+    def __init__(self, run: ToyRun) -> None:
+        super().__init__(run)
+        small = 5 / (-log10_of(run.settings.full_scale) * math.log(10))
+        of_times = Number("largest relative error of a predicted time", f"<= {small}", SMALL)
+        self.measured = MEASURED | {TIMES: [(of_times, error)]}
+
+    @cached_property
+    def curves(self) -> list[Curve]:
+        """The curves of all seeds, which must be long and smooth enough to tell."""
+        curves = [self.run.full(seed) for seed in self.seeds]
+        for curve in curves:
+            losses, times = curve.losses.numpy(), curve.times.numpy()
+            found, fall = learned(curve).shape[1], losses[0] - losses[-1]
+            if found < 3:
+                raise NotRecorded(f"{found} singular values were learned, too few: raise full_until.")
+            if losses[np.searchsorted(times, 0.9 * times[-1])] - losses[-1] > 0.1 * fall:
+                raise NotRecorded("the loss is still falling fast at the end: raise full_until.")
+            if np.diff(losses).clip(0).sum() > 0.05 * (losses[0] - losses.min()):
+                raise NotRecorded("the loss goes up and down, without plateaus: run with a smaller step.")
+        return curves
+
+    def parts(self) -> list[str]:
+        return [part for part in self.measured if part != TIMES or any(map(error, self.curves))]
+
+    def numbers_of(self, part: str) -> list[Number]:
+        return [number for number, _ in self.measured[part]]
+
+    def decide(self, part: str, how: How) -> list[float]:
+        return [float(number.worst(map(of, self.curves))) for number, of in self.measured[part]]

@@ -1,11 +1,11 @@
 """Claims on tracked runs: a number per head, over layers, against a threshold."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
 
-from rankrise.claims.claim import OWN, How, Number, Statement, other
+from rankrise.claims.claim import How, Number, Statement
 from rankrise.claims.heads import (
     ENERGY,
     ENTROPY,
@@ -13,12 +13,12 @@ from rankrise.claims.heads import (
     at_the_end,
     growth,
     heads_of,
-    last_ranks,
+    ranks_of,
     require_end,
     shared_layers,
     trends,
 )
-from rankrise.claims.statistics import Estimate, Heads, Layers, extreme, in_order, means
+from rankrise.claims.statistics import Estimate, Heads, Layers, extreme, in_order, mapped, means
 from rankrise.runs import NotRecorded, Run, Study, TrackedRun, studies
 
 SMALLEST_HEAD = 20
@@ -32,18 +32,17 @@ BY_CHANCE = "half of them would by chance; three of four is half-way to all. Pai
 STEADY = "1 where it only rises, 0 without a trend; up to 40 measurements, on a log clock"
 FASTER = "much faster is at least twice as fast; large is above 0.1 of the largest value"
 
-OTHER_RANKS = other(ENTROPY, rank=ENTROPY) | other(ENERGY, rank=ENERGY)
-WORST_LAYER = other("the worst layer", aggregate="smallest")
-MEAN_LAYER = other("the mean over layers", aggregate="mean")
-FROM_STEP_1 = other(STEP_1, window=STEP_1)
-BELOW_A_FIFTH = other("a threshold of 0.2", threshold=(0.2,))
-AT_CHANCE = other("a threshold at chance level", threshold=(0.5,))
-GROWS_BY_CHANCE = other("a threshold at chance level", threshold=(0.5, 0.0))
+OTHER_RANKS = {rank: How(rank=rank) for rank in (ENTROPY, ENERGY)}
+WORST_LAYER = {"the worst layer": How(aggregate="worst")}
+MEAN_LAYER = {"the mean over layers": How(aggregate="mean")}
+FROM_STEP_1 = {STEP_1: How(window=STEP_1)}
+BELOW_A_FIFTH = {"a threshold of 0.2": How(threshold=(0.2,))}
+AT_CHANCE = {"a threshold at chance level": How(threshold=(0.5,))}
 
 
-def shares(positive: Heads) -> Heads:
+def shares(heads: Heads) -> Heads:
     """1 for heads whose value is above 0, and 0 for the others."""
-    return positive.mapped(lambda values: (values > 0).astype(float))
+    return mapped(lambda values: (values > 0).astype(float), heads)
 
 
 def not_trained_for_it(runs: Sequence[TrackedRun]) -> str:
@@ -61,27 +60,10 @@ def not_trained_for_it(runs: Sequence[TrackedRun]) -> str:
     return ""
 
 
-class ByHead(Statement):
-    """A number per head, over layers."""
+class OnStudy(Statement):
+    """Judged by data set, on its main runs if no others are named."""
 
     runs: Sequence[TrackedRun]
-    aggregate = "mean"
-    shown = -1
-    """Which of the numbers is the effect in each layer."""
-
-    def layers(self, part: str, how: How) -> Sequence[Layers]:
-        """The numbers by layer; one that decides nothing may come last."""
-        raise NotImplementedError
-
-    def effects(self, part: str) -> Mapping[int, Estimate]:
-        return self.layers(part, OWN)[self.shown].each() if self.effect else {}
-
-    def decide(self, part: str, how: How) -> list[Estimate | float | None]:
-        return [one.over(how.aggregate or self.aggregate) for one in self.layers(part, how)]
-
-
-class OnStudy(ByHead):
-    """Judged by data set, on its main runs if no others are named."""
 
     def __init__(self, study: Study, runs: Sequence[TrackedRun] = ()) -> None:
         self.study, self.runs, self.data = study, runs or study.main, study.label
@@ -105,7 +87,7 @@ class LowRank(OnStudy):
     effect = "stable rank of the change, as a fraction of the head size"
     numbers = (Number(f"{effect}, worst layer", "<= 0.1", FAR_BELOW),)
     choices = MEAN_LAYER | BELOW_A_FIFTH | OTHER_RANKS
-    aggregate = "largest"
+    aggregate = "worst"
 
     def layers(self, product: str, how: How) -> list[Layers]:
         smallest = min(layer["d_head"] for layer in self.runs[0].layers)
@@ -126,7 +108,7 @@ class FunctionalRank(OnStudy):
     numbers = (
         Number("rank that keeps 99 % of the gain, as a fraction of the head size", "<= 0.1", FAR_BELOW),
     )
-    choices = BELOW_A_FIFTH | other("95 % of the gain", rank="0.95")
+    choices = BELOW_A_FIFTH | {"95 % of the gain": How(rank="0.95")}
 
     def __init__(self, study: Study) -> None:
         super().__init__(study, [run for run in study.main if run.truncation])
@@ -174,7 +156,9 @@ class RankGrows(OnStudy):
         Number("share of heads whose stable rank is higher at the end than early", ">= 0.75", BY_CHANCE),
         Number("Spearman correlation of the stable rank with the step, mean over heads", ">= 0.5", STEADY),
     )
-    choices = FROM_STEP_1 | WORST_LAYER | GROWS_BY_CHANCE | OTHER_RANKS
+    choices = (
+        FROM_STEP_1 | WORST_LAYER | {"a threshold at chance level": How(threshold=(0.5, 0.0))} | OTHER_RANKS
+    )
 
     def layers(self, product: str, how: How) -> list[Layers]:
         grown, trend = growth(self.runs, product, how), trends(self.runs, product, how)
@@ -193,12 +177,9 @@ class SpectraDecay(OnStudy):
         Number(f"{effect}, worst layer", "<= 0.5", FASTER),
         Number(f"{area}, worst layer", "<= 0.5", "the same for the whole spectrum"),
     )
-    choices = (
-        other("values above 0.2 of the largest", rank="0.2")
-        | MEAN_LAYER
-        | other("a threshold of 1", threshold=(1.0, 1.0))
-    )
-    aggregate, shown = "largest", 0
+    choices = {"values above 0.2 of the largest": How(rank="0.2")} | MEAN_LAYER
+    choices |= {"a threshold of 1": How(threshold=(1.0, 1.0))}
+    aggregate = "worst"
 
     def layers(self, product: str, how: How) -> list[Layers]:
         cut = float(how.rank or 0.1)
@@ -216,7 +197,8 @@ class SpectraDecay(OnStudy):
             return [np.where(after[:, 0] > 0, size(after) / size(before), np.nan) for before, after in pairs]
 
         both = [heads_of(self.runs, partial(ratios, size=size), product) for size in (large, area)]
-        return [one for heads in both for one in means(heads)]
+        found = [one for heads in both for one in means(heads)]
+        return [*found, found[0]]
 
 
 class Products(OnStudy):
@@ -242,7 +224,7 @@ class Products(OnStudy):
             raise NotRecorded(f"only {', '.join(tracked)} was tracked: both products are needed.")
 
         def log_ratios(run: TrackedRun) -> list[np.ndarray]:
-            both = np.stack([last_ranks(run, product, how.rank) for product in ("VO", "KQ")])
+            both = np.stack([ranks_of(run, product, how.rank)[1][-1] for product in ("VO", "KQ")])
             logs = np.log(both, where=both > 0, out=np.full(both.shape, np.nan))
             return list(logs[0] - logs[1])
 
@@ -265,21 +247,21 @@ class InitialisationScale(OnStudy):
 
     def __init__(self, study: Study) -> None:
         super().__init__(study, [run for runs in study.scales.values() for run in runs])
-        self.scales = study.scales
 
     def layers(self, product: str, how: How) -> list[Layers]:
-        if len(self.scales) < 2:
+        if len(self.study.scales) < 2:
             raise NotRecorded("there is one initialisation scale: pass runs that differ only in it.")
-        ends = shared_layers([at_the_end(runs, product, how.rank) for runs in self.scales.values()])
-        logs = np.log(list(self.scales))
+        ends = shared_layers([at_the_end(runs, product, how.rank) for runs in self.study.scales.values()])
+        logs = np.log(list(self.study.scales))
         weights = (logs - logs.mean()) / ((logs - logs.mean()) ** 2).sum()
-        ranks = [one.drawn for one in means(*(heads.mapped(np.log) for heads in ends))]
-        return [in_order(ends), Layers(ends[0].layers, np.tensordot(weights, np.stack(ranks), 1))]
+        ranks = [one.drawn for one in means(*(mapped(np.log, heads) for heads in ends))]
+        return [in_order(ends), Layers(tuple(ends[0]), np.tensordot(weights, np.stack(ranks), 1))]
 
 
-class OnTwoDataSets(ByHead):
+class OnTwoDataSets(Statement):
     """Judged on CIFAR-10 and another data set of the paper, if both were opened."""
 
+    runs: Sequence[TrackedRun]
     other: str
 
     def __init__(self, easy: Study, hard: Study) -> None:
@@ -331,5 +313,5 @@ class DataSets(OnTwoDataSets):
         if len(alike) > 1:
             raise NotRecorded("the two data sets were trained with other layers, heads or epochs.")
         ends = shared_layers([at_the_end(runs, product, how.rank) for runs in (self.hard, self.easy)])
-        hard, easy = means(*(heads.mapped(np.log) for heads in ends))
+        hard, easy = means(*(mapped(np.log, heads) for heads in ends))
         return [in_order(ends), Layers(hard.numbers, hard.drawn - easy.drawn, logs=True)]

@@ -8,18 +8,18 @@ from scipy import stats
 
 from rankrise.claims import Estimate, Measure
 from rankrise.claims.claim import Number, verdict_of
-from rankrise.claims.statistics import Heads, in_order, means
+from rankrise.claims.statistics import in_order, means
 
 
 def mean(*seeds: np.ndarray) -> Estimate:
     """Over the heads of one layer."""
-    return means(Heads.of([1], [seeds]))[0].over("mean")
+    return means({1: seeds})[0].mean()
 
 
 def test_heads_are_drawn_again_within_their_layers() -> None:
     """Layers that differ, whose heads do not, leave nothing to chance: pooled heads would."""
-    (layers,) = means(Heads.of([1, 2], [[np.full(8, 0.2)], [np.full(8, 0.8)]]))
-    assert astuple(layers.over("mean")) == pytest.approx((0.5, 0.5, 0.5))
+    (layers,) = means({1: [np.full(8, 0.2)], 2: [np.full(8, 0.8)]})
+    assert astuple(layers.mean()) == pytest.approx((0.5, 0.5, 0.5))
     assert astuple(mean(np.full(8, 0.2), np.full(8, 0.8))) == pytest.approx((0.5, 0.2, 0.8))
 
 
@@ -31,10 +31,10 @@ def test_statistics_agree_with_scipy_s() -> None:
     assert astuple(mean(values)) == pytest.approx(
         (values.mean(), values.mean() - half, values.mean() + half), abs=0.01
     )
-    samples = [Heads.of([1], [[one]]) for one in (first, second)]
+    samples = [{1: [one]} for one in (first, second)]
     pairs = stats.mannwhitneyu(first, second).statistic / 1600
     ties = (first[:, None] == second).mean()
-    assert in_order(samples).over("mean").value == pytest.approx(pairs - ties / 2)
+    assert in_order(samples).mean().value == pytest.approx(pairs - ties / 2)
     ours, theirs = means(*samples)
     low, high = np.quantile((ours.drawn - theirs.drawn)[0, 1:], [0.05, 0.95])
     welch = stats.ttest_ind(first, second, equal_var=False).confidence_interval(0.9)

@@ -12,8 +12,7 @@ from losses import Rivals, TwoCoordinates, TwoWells, rivals_start, wells_start
 from torch import Tensor
 
 from rankrise.claims import STATEMENTS, Claim, check_claims
-from rankrise.claims.full_weights import drops, early_rank, overlap, together
-from rankrise.claims.toy import OnToyRun, remaining
+from rankrise.claims.toy import OnToyRun, drops, early_rank, overlap, remaining, together
 from rankrise.runs import PerturbedCurve, ToyRun, open, open_toy
 from rankrise.runs.toy import FullWeights
 from rankrise.toy import ToySettings, experiments, run_toy
