@@ -85,12 +85,11 @@ def keep_in_series(folder: Path, step: int, model: nn.Module, accelerator: Any) 
     accelerator.wait_for_everyone()
 
 
-def cut_series(folder: Path, step: int, accelerator: Any) -> None:
+def cut_series(folder: Path, step: int) -> None:
     """Remove the weights after the checkpoint that a run resumes from; all of them at step 0."""
-    if accelerator.is_main_process:
-        for path in (folder / files.SERIES).glob("step-*"):
-            if step == 0 or int(path.name[5:]) > step:
-                shutil.rmtree(path)
+    for path in (folder / files.SERIES).glob("step-*"):
+        if step == 0 or int(path.name[5:]) > step:
+            shutil.rmtree(path)
 
 
 def _weights_of(model: nn.Module) -> dict[str, Any]:

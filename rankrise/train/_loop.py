@@ -85,13 +85,9 @@ class _Training:
             "step_units": self.step_units,
             "notes": notes,
         }
+        top, matrices = settings.leading_values, settings.matrices
         self.tracker = watch.RankTracker(
-            model,
-            folder,
-            schedule=times.schedule,
-            matrices=settings.matrices,
-            top=settings.leading_values,
-            extra=extra,
+            model, folder, schedule=times.schedule, matrices=matrices, top=top, extra=extra
         )
         self.step_of, self.score_of = steps_of(
             settings, accelerator, task, model, self.optimiser, before_capture=self.tracker.flush
@@ -102,7 +98,8 @@ class _Training:
         times, tracker, accelerator = self.times, self.tracker, self.accelerator
         last, losses = load_checkpoint(self.folder, self.model, self.optimiser, accelerator)
         self.losses = list(losses.to(accelerator.device))
-        cut_series(self.folder, last, accelerator)
+        if accelerator.is_main_process:
+            cut_series(self.folder, last)
         if last == 0:
             tracker.step(0)
             self.keep(0)

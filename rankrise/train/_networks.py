@@ -44,13 +44,11 @@ def vision_transformer(settings: TrainSettings, channels: int, classes: int) -> 
     patches.forward = MethodType(forward_patches, patches)
     if settings.dropout == 0:
         last.forward = MethodType(forward_class_token, last)
-    tokens = (settings.image_size // settings.patch_size) ** 2
-    sizes_fit = tokens in (16, 64) and settings.head_size in (16, 32, 64, 128)
-    plain = settings.precision == "bf16" and settings.dropout == 0
-    if settings.attention == "short" and sizes_fit and plain:
-        use_our_kernels(model)
-    network: nn.Module = model
-    return network
+        tokens = (settings.image_size // settings.patch_size) ** 2
+        sizes_fit = tokens in (16, 64) and settings.head_size in (16, 32, 64, 128)
+        if settings.attention == "short" and settings.precision == "bf16" and sizes_fit:
+            use_our_kernels(model)
+    return model
 
 
 @torch.no_grad()
@@ -75,8 +73,7 @@ def language_model(settings: TrainSettings, vocabulary: int) -> nn.Module:
     scale_layers(model, settings.initialisation_scale, keep=("transformer.wte.", "transformer.wpe."))
     attend_without_mask(model.transformer.h)
     model.lm_head.forward = MethodType(_forward_padded, model.lm_head)
-    network: nn.Module = model
-    return network
+    return model
 
 
 def gpt2_config(settings: TrainSettings, **own: Any) -> Any:
@@ -124,8 +121,7 @@ class InContextRegressor(nn.Module):
         hidden = self.transformer.drop(self.read_in(tokens) + self.transformer.wpe.weight)
         for layer in self.transformer.h:
             hidden = layer(hidden)
-        answers: Tensor = self.read_out(self.transformer.ln_f(hidden[:, -1])).squeeze(1)
-        return answers
+        return self.read_out(self.transformer.ln_f(hidden[:, -1])).squeeze(1)
 
 
 def regression_model(settings: TrainSettings) -> nn.Module:

@@ -28,18 +28,22 @@ def optimiser_of(settings: TrainSettings, model: nn.Module, device: torch.device
         "random-walk": partial(RandomWalk, **adamw),
     }[settings.optimiser]
     rate = torch.tensor(settings.learning_rate, device=device) if on_gpu else settings.learning_rate
-    matrices = [one for one in model.parameters() if one.ndim >= 2]
-    groups: list[dict[str, Any]] = [
-        {"params": matrices, "weight_decay": settings.weight_decay},
-        {"params": [one for one in model.parameters() if one.ndim < 2], "weight_decay": 0.0},
-    ]
-    if settings.optimiser == "muon":  # the layers' matrices apart from other matrices
+    inside: set[int] = set()
+    if settings.optimiser == "muon":
         lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
         inside = {id(one) for layers in lists for one in layers.parameters() if one.ndim == 2}
-        layers = [one for one in matrices if id(one) in inside]
-        groups[0]["params"] = [one for one in matrices if id(one) not in inside]
-        groups = [{"params": layers, "weight_decay": settings.weight_decay, "orthogonal": True}, *groups]
-        groups[1]["orthogonal"] = groups[2]["orthogonal"] = False
+    kinds: dict[str, list[Tensor]] = {"layer": [], "matrix": [], "vector": []}
+    for one in model.parameters():
+        kinds["layer" if id(one) in inside else "matrix" if one.ndim >= 2 else "vector"].append(one)
+    groups = [
+        {
+            "params": weights,
+            "weight_decay": 0.0 if kind == "vector" else settings.weight_decay,
+            "orthogonal": kind == "layer",
+        }
+        for kind, weights in kinds.items()
+        if weights
+    ]
     return make(groups, lr=rate)
 
 

@@ -11,11 +11,10 @@ from rankrise.foundations.errors import RankriseError
 
 
 class Unsummed(NamedTuple):
-    """The residual stream and a branch that the next layer norm's kernel adds to it."""
+    """The residual stream and a branch that the next layer norm's kernel adds to it. [batch, tokens, d]"""
 
     stream: Tensor
     branch: Tensor
-    """[batch, tokens, d]"""
     bias: Tensor
     """The bias in `branch`, which gets its gradient in that kernel. [d]"""
 

@@ -68,8 +68,6 @@ def plan_choices(
     for name in choices if only is None else map(str.strip, only.split(",")):
         if name not in choices:
             raise RankriseError(f"--only has {name!r}, but the recipe's choices are {', '.join(choices)}.")
-        if not re.fullmatch(r"\w[\w.+-]*", name):
-            raise RankriseError(f"the choice {name!r} cannot name a folder: use letters, digits and -+_.")
         wanted = settings.changed(choices[name], f"the choice {name}")
         runs.append(SweepRun(name, {one: as_json(wanted)[one] for one in choices[name]}, wanted))
     return runs
