@@ -6,6 +6,7 @@ import signal
 import sys
 import textwrap
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +16,7 @@ from rankrise.foundations.files import to_json
 from rankrise.recipes import toy_settings, train_settings
 from rankrise.recipes.files import about, choices_in, find, names, settings_in
 from rankrise.show.console import plain_table, safe_console
-from rankrise.show.progress import bar
+from rankrise.show.progress import Move, bar
 
 
 def recipes(recipe: str | None = None, *, json: bool = False) -> None:
@@ -109,14 +110,17 @@ def train(
     folder, status = run or Path("runs") / Path(recipe).stem, 0
     unit = {"images": "images", "text": "tokens", "regression": "problems"}[wanted.subject]
     try:
-        with bar(folder.name, total=1, unit=unit) as move_to:
+        with ExitStack() as shown:
+            moves: list[Move] = []
 
             def show(reached: Reached) -> None:
-                text = f"{folder.name}, epoch {round(reached.epoch, 1):g}, {reached.result}"
                 size = reached.step_units
-                move_to(reached.step * size, text, reached.total_steps * size, tell=reached.evaluated)
+                if not moves:  # it begins when the bars of the data have ended
+                    moves.append(shown.enter_context(bar(folder.name, reached.total_steps * size, unit)))
+                text = f"{folder.name}, epoch {round(reached.epoch, 1):g}, {reached.result}"
+                moves[0](reached.step * size, text, tell=reached.evaluated)
 
-            result = run_training(wanted, folder, progress=show)
+            result = run_training(wanted, folder, progress=show, meter=bar)
         if os.environ.get("RANK", "0") == "0":
             text = f"The run is in {folder}: {result.result}. See 'rankrise watch {folder}'."
             print(to_json({"folder": folder, **asdict(result)}) if json else text)

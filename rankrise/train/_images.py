@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.optional import require
+from rankrise.foundations.progress import Meter, unseen
 from rankrise.recipes.train_settings import TrainSettings
 from rankrise.train._batches import DOWN, INDEX, MIRRORED, RIGHT, Batch, Task, epoch_plan, sent, shares
 from rankrise.train._networks import vision_transformer
@@ -149,18 +150,21 @@ def _scaled(picture: Any, box: tuple[int, int, int, int], side: int) -> numpy.nd
     return numpy.ascontiguousarray(numpy.asarray(picture).transpose(2, 0, 1))
 
 
-def decoded(photographs: Photographs, side: int) -> Images:
+def decoded(photographs: Photographs, side: int, meter: Meter = unseen) -> Images:
     """All photographs at size `side`."""
 
     def decode(photograph: tuple[Path, int]) -> Tensor:
         return torch.from_numpy(fitted(opened(photograph[0]), side))
 
-    with ThreadPoolExecutor(os.cpu_count()) as executor:
-        pixels = torch.stack(list(executor.map(decode, photographs)))
+    pixels = torch.empty(len(photographs), 3, side, side, dtype=torch.uint8)
+    with ThreadPoolExecutor(os.cpu_count()) as executor, meter("decoding", len(pixels), "images") as move_to:
+        for number, image in enumerate(executor.map(decode, photographs)):
+            pixels[number] = image
+            move_to(number + 1)
     return Images(pixels, torch.tensor([label for _, label in photographs]))
 
 
-def image_classification(settings: TrainSettings, device: torch.device) -> "ImageTask":
+def image_classification(settings: TrainSettings, device: torch.device, meter: Meter) -> "ImageTask":
     """The task on the data of the settings."""
     if settings.data == "digits":
         return DeviceImages(settings, read_digits(), 10, device)
@@ -170,7 +174,7 @@ def image_classification(settings: TrainSettings, device: torch.device) -> "Imag
     *photographs, classes = read_image_folder(Path(settings.data_folder) / settings.data_name)
     if settings.augmentation == "resized-crop-flip":
         return StreamedImages(settings, photographs, classes, device)
-    parts = [decoded(part, settings.image_size) for part in photographs]
+    parts = [decoded(part, settings.image_size, meter) for part in photographs]
     return DeviceImages(settings, parts, classes, device)
 
 

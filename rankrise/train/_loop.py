@@ -13,6 +13,7 @@ from torch import Tensor
 from rankrise import watch
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.optional import require
+from rankrise.foundations.progress import Meter, unseen
 from rankrise.recipes.train_settings import TrainSettings
 from rankrise.train._batches import Batch
 from rankrise.train._begun import Reached, end_of, run_in
@@ -32,17 +33,21 @@ class Interrupted(Exception):
 
 
 def train(
-    settings: TrainSettings, folder: str | Path, progress: Callable[[Reached], None] | None = None
+    settings: TrainSettings,
+    folder: str | Path,
+    progress: Callable[[Reached], None] | None = None,
+    meter: Meter = unseen,
 ) -> Reached:
     """Train as `settings` say and record the run in `folder`, or resume the run in that folder.
 
-    `progress` is called during training. Under `accelerate launch` several processes share each batch.
+    `progress` is called during training, and `meter` shows how far the data are decoded or tokenised. Under
+    `accelerate launch` several processes share each batch.
     """
     folder = Path(folder)
     found = run_in(folder, settings)
     if found is not None and found.get("finished"):
         return end_of(folder)
-    training = _Training(settings, folder)
+    training = _Training(settings, folder, meter)
     with training.tracker, _signals_noted() as signals, chosen_kernels(settings):
         training.check_record()
         reached = training.to_the_end(signals, progress)
@@ -53,7 +58,7 @@ def train(
 class _Training:
     """Everything that a run trains with, in one of its processes."""
 
-    def __init__(self, settings: TrainSettings, folder: Path) -> None:
+    def __init__(self, settings: TrainSettings, folder: Path, meter: Meter) -> None:
         accelerate = require("accelerate", extra="train", purpose="training")
         self.settings, self.folder = settings, folder
         self.accelerator = accelerator = accelerate.Accelerator(mixed_precision="no")
@@ -63,7 +68,7 @@ class _Training:
             raise RankriseError("optimiser random-walk cannot be shared by processes: train on one.")
         torch.manual_seed(settings.seed + accelerator.process_index)
         with accelerator.main_process_first():  # the others find the data decoded or tokenised
-            self.task = task = task_of(settings, accelerator.device)
+            self.task = task = task_of(settings, accelerator.device, meter)
         self.times = times = Times(settings, task.examples)
         self.step_units = settings.batch_size * task.units_per_example
         model = task.model()

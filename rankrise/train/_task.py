@@ -6,6 +6,7 @@ from itertools import islice
 import torch
 from torch import Tensor, nn
 
+from rankrise.foundations.progress import Meter, unseen
 from rankrise.recipes.train_settings import TrainSettings
 from rankrise.train._batches import Task
 from rankrise.train._images import image_classification
@@ -18,12 +19,12 @@ JUDGED_BY, JUDGED_BY_UNITS = 5000, 200_000  # most examples and tokens that a tr
 Evaluate = Callable[[nn.Module], dict[str, float]]
 
 
-def task_of(settings: TrainSettings, device: torch.device) -> Task:
-    """The task of the settings, on data that is read and checked."""
+def task_of(settings: TrainSettings, device: torch.device, meter: Meter = unseen) -> Task:
+    """The task of the settings, on data that is read and checked; `meter` shows how far that is."""
     if settings.subject == "images":
-        return image_classification(settings, device)
+        return image_classification(settings, device, meter)
     if settings.subject == "text":
-        return next_token_prediction(settings, device)
+        return next_token_prediction(settings, device, meter)
     return InContextRegression(settings, device)
 
 

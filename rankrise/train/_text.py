@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import replacing
 from rankrise.foundations.optional import require
+from rankrise.foundations.progress import Meter, unseen
 from rankrise.recipes.train_settings import TrainSettings
 from rankrise.record.folder import save
 from rankrise.train._batches import Task
@@ -60,7 +61,9 @@ class Tokenizer(NamedTuple):
     """The tokens of each piece of text. uint16 [n]"""
 
 
-def next_token_prediction(settings: TrainSettings, device: torch.device) -> "NextTokenPrediction":
+def next_token_prediction(
+    settings: TrainSettings, device: torch.device, meter: Meter
+) -> "NextTokenPrediction":
     """The task on the text of the settings, tokenised."""
     folder, own, others = Path(settings.data_folder), settings.data_name, settings.also_validate
     wanted = [*others] + [own] * (settings.data == "text")
@@ -77,7 +80,7 @@ def next_token_prediction(settings: TrainSettings, device: torch.device) -> "Nex
     else:
         texts = [(own, read_text(folder / own, part)) for part in ("train", "valid")]
     texts += [(name, read_text(folder / name, "valid")) for name in others]
-    train, *validation = (tokenised(name, text, tokenizer) for name, text in texts)
+    train, *validation = (tokenised(name, text, tokenizer, meter) for name, text in texts)
     return NextTokenPrediction(settings, train, validation, device)
 
 
@@ -103,7 +106,7 @@ def made_text(stories: int, seed: int) -> str:
     return text
 
 
-def tokenised(name: str, text: str, tokenizer: Tokenizer) -> Tokens:
+def tokenised(name: str, text: str, tokenizer: Tokenizer, meter: Meter = unseen) -> Tokens:
     """The tokens, from the cache if the text was tokenised before. WikiText is detokenised first."""
     own = hashlib.sha256(text.encode()).hexdigest()
     whole = hashlib.sha256(f"{FORMAT} {own} {tokenizer.fingerprint} {WIKITEXT}".encode()).hexdigest()
@@ -115,9 +118,13 @@ def tokenised(name: str, text: str, tokenizer: Tokenizer) -> Tokens:
             words = len(text.split()) + text.count("\n")
             for pattern, replacement in WIKITEXT:
                 text = re.sub(pattern, replacement, text)
-        tokens = torch.from_numpy(numpy.concatenate(tokenizer.encode(list(pieces_of(text)))))
+        pieces, tokens = list(pieces_of(text)), []
+        with meter(f"tokenising {name}", len(pieces), "pieces") as move_to:
+            for start in range(0, len(pieces), 100):
+                tokens += tokenizer.encode(pieces[start : start + 100])
+                move_to(start + 100)
         with replacing(path) as temporary:
-            save(temporary, {"tokens": tokens}, {"words": str(words)})
+            save(temporary, {"tokens": torch.from_numpy(numpy.concatenate(tokens))}, {"words": str(words)})
     with safe_open(path, "pt") as file:
         words = int(file.metadata()["words"])
         return Tokens(name, file.get_tensor("tokens"), tokenizer.vocabulary, words)

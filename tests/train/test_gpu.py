@@ -155,26 +155,6 @@ def test_the_norm_of_a_sum_is_the_librarys(rows, width, monkeypatch):
         assert close(mine, other)
 
 
-@needs_either
-def test_the_compiler_can_trace_them():
-    from rankrise.train._gpu import attention, residual_norm  # noqa: F401
-
-    checks = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_static")
-    single = torch.float32
-    ops, query = torch.ops.rankrise, random(2, 2, 16)
-    for operator, arguments in {
-        ops.short_attention_forward: (random(2, 17, 3, 2, 16), random(3, 2, 16, dtype=single), 0.5),
-        ops.class_attention_forward: (query, random(2, 17, 2, 2, 16), random(2, 2, 16, dtype=single), 0.5),
-        ops.residual_norm_forward: (
-            random(2, 17, 32, dtype=single),
-            random(2, 17, 32),
-            *(random(32, dtype=single) for _ in range(3)),
-            1e-12,
-        ),
-    }.items():
-        torch.library.opcheck(operator, arguments, test_utils=checks)
-
-
 @needs_gpu
 def test_a_model_with_them_computes_the_same(tiny):
     from rankrise.train._networks import vision_transformer

@@ -80,8 +80,6 @@ def test_streaming_has_the_order_and_the_validation_images_of_the_data_in_memory
         ({"augmentation": "resized-crop-flip", "label_noise": 0.2}, "label_noise"),
         ({"data": "digits", "image_size": 8, "augmentation": "resized-crop-flip"}, "resized-crop-flip"),
         ({"data": "cifar10"}, "data_batch_1"),
-        ({"data_name": "nothing"}, "nothing needs photographs"),
-        ({}, r"1\.png cannot be decoded"),
         ({"augmentation": "resized-crop-flip", "workers": 0}, r"1\.png cannot be decoded"),
     ],
 )
