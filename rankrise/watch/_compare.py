@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeGuard
 
@@ -84,7 +83,7 @@ class HeadOverlap:
 
 
 class Rows:
-    """Rows by layer, kind of matrix and head, printed as a table of some of their columns."""
+    """Rows by layer, kind of matrix and head; some of their columns are printed."""
 
     rows: tuple[Any, ...]
     columns: ClassVar[dict[str, str]]  # the fields in the table, each with its format
@@ -266,9 +265,9 @@ def _changes(
 
 
 def _all_heads(old: Layers, new: Layers) -> Iterator[LayerBefore]:
-    for one, other in zip_longest(old.names, new.names, fillvalue="missing"):
-        if one != other:
-            raise _different(f"an attention layer is {one}", other)
+    if old.names != new.names:
+        one, other = set(old.names) - set(new.names), set(new.names) - set(old.names)
+        raise _different(f"layers that the other lacks are {sorted(one)}", sorted(other))
     for index, layer in enumerate(old):
         heads = list(range(len(layer.query)))
         yield index, layer.name, len(heads), heads, {role: getattr(layer, role) for role in ROLES}

@@ -171,8 +171,7 @@ def none_read(model: nn.Module, reasons: dict[str, str]) -> RankriseError:
     """The error for a model of which no layer can be read, for these `reasons`."""
     return RankriseError(
         f"No attention head of {type(model).__name__} can be read; modules that look like attention: "
-        f"{_listed(model, reasons) or 'none'}. Add a family for your own module, as "
-        "docs/heads.md#your-own-module shows, and prove it with watch.check(model, batch)."
+        f"{_listed(model, reasons) or 'none'}. Add a family, as docs/heads.md#your-own-module shows."
     )
 
 
@@ -238,8 +237,7 @@ def recognised(module: nn.Module) -> Attention:
 def record_verdict(module: nn.Module, reason: str) -> None:
     """Remember for its class why a forward pass did not prove the layout of a module; empty if it did."""
     with shapes_alone():
-        attention = _read(module)
-    assert attention is not None
+        attention: Any = _read(module)
     _verdicts[type(module), attention.guess] = reason and f"not proved: {reason}"
 
 
@@ -283,8 +281,7 @@ def find_attention(model: nn.Module) -> tuple[dict[str, nn.Module], dict[str, st
                     found[path] = module
                 elif _looks_like_attention(module):
                     packed = any("quant" in type(part).__name__.lower() for part in module.modules())
-                    known = "its projections are laid out in no way that is known here"
-                    reasons[path] = "it is quantised: dequantise the model first" if packed else known
+                    reasons[path] = "it is quantised" if packed else "its layout is not known here"
         except Unreadable as refusal:
             reasons[path] = str(refusal)
     for path in [path for path in reasons if any(_below(other, path) for other in (*found, *reasons))]:

@@ -41,15 +41,8 @@ class Projection:
     """A linear map `x -> x @ weight + bias`, cut into blocks: one at first, later one for each head.
 
     `weight` is [blocks, d_in, width] and `bias`, if there is one, [blocks, width]. Both are views wherever
-    strides allow it.
-
-    >>> fused = linear(nn.Linear(8, 24))                # q, k and v of 4 heads of size 2
-    >>> query, key, value = fused.split(3)              # laid out one after the other ...
-    >>> tuple(query.cut(4).weight.shape)
-    (4, 8, 2)
-    >>> query, key, value = fused.cut(4).split(3)       # ... or side by side within each head
-    >>> tuple(query.weight.shape)
-    (4, 8, 2)
+    strides allow it. Where q, k and v are fused, `[part.cut(heads) for part in fused.split(3)]` reads those
+    that stand one after the other, and `fused.cut(heads).split(3)` those that stand so within each head.
     """
 
     weight: Tensor

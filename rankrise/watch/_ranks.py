@@ -139,14 +139,13 @@ class Leading(NamedTuple):
 
 def by_filter(first: Tensor, second: Tensor, tolerance: float) -> Leading:
     """Leading eigenvalue of `first @ second` [heads, r, r], by Chebyshev-filtered subspace iteration (Zhou et
-    al. 2006): a polynomial that stays small up to the smallest Ritz value is applied to a few vectors. Each
-    head keeps its best round.
+    al. 2006): a polynomial that stays small up to the smallest Ritz value is applied to a few vectors.
     """
     heads, inner = first.shape[0], first.shape[-1]
     generator = torch.Generator(first.device).manual_seed(0)
     shape = 1, min(BLOCK, inner), inner
     start = torch.randn(shape, generator=generator, dtype=first.dtype, device=first.device)
-    rows, best = start.expand(heads, -1, -1) @ first, None
+    rows, found = start.expand(heads, -1, -1) @ first, None
     for done in range(ROUNDS):
         images = rows @ second
         applied = images @ first
@@ -154,11 +153,7 @@ def by_filter(first: Tensor, second: Tensor, tolerance: float) -> Leading:
         rows, applied = turn @ rows, turn @ applied
         if done or (values[:, 0] <= NOTHING * values[:, -1]).all():
             found = _assessed(first, second, rows[:, -1:], values[:, :1])
-            if best is not None:
-                better = found.error < best.error
-                found = Leading(*(torch.where(better, *pair) for pair in zip(found, best, strict=True)))
-            best = found
-            if (best.error <= tolerance).all():
+            if (found.error <= tolerance).all():
                 break
         cut = torch.maximum(values[:, 0], LOWEST_CUT * values[:, -1])[:, None, None]
         factor = divided(torch.full_like(cut, 2.0), cut).to(rows.dtype)
@@ -168,8 +163,8 @@ def by_filter(first: Tensor, second: Tensor, tolerance: float) -> Leading:
             images = (rows @ second).mul_(2 * factor)
             before, rows = rows, torch.baddbmm(before, images, first, beta=-1).sub_(rows, alpha=2)
         rows = divided(rows, rows.abs().amax(-1, keepdim=True))
-    assert best is not None
-    return best
+    assert found is not None
+    return found
 
 
 def _ritz(overlap: Tensor, energy: Tensor) -> tuple[Tensor, Tensor]:

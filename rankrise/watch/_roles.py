@@ -37,24 +37,18 @@ SIZES = (
 ROTARY = "rotary positions turn queries and keys: the product is the position-free one"
 NORMALISED = "queries and keys are normalised: the product is the one without the norms"
 
-_REFUSED_CLASSES = {
-    r"\w*(XCA|ChannelAttn|ChannelAttention(V2)?|CrossCovarianceAttn)": "it attends over channels, not tokens",
-    r"Autoformer\w*Attention": "it correlates whole series, and has no logits for pairs of tokens",
-    r"DiffAttention|DiffLlama\w*Attention": "each head is the difference of two attention maps",
-    r"MiniMaxLightningAttention|FactorAttn\w*|\w*LinearSelfAttention": "it is attention without a softmax",
-}
-_REFUSED_PARTS = {
-    r"sampling_offsets": "it is deformable attention: it samples values at learned places and has no keys",
-    r"\w*conv1d|\w*_sconv": "its queries, keys or values are mixed along the tokens by a convolution",
-    r"forget_gate|fgate\w*|igate\w*": "it is a recurrence with gates, not softmax attention",
-}
-"""Modules that have the parts of attention but no W_Q, W_K, W_V and W_O: by class name, or by a part."""
-
+# Attention over channels, of whole series, with differences of maps, without a softmax
+_REFUSED_CLASSES = re.compile(
+    r"\w*(XCA|ChannelAttn|ChannelAttention(V2)?|CrossCovarianceAttn|LinearSelfAttention)"
+    r"|Autoformer\w*Attention|DiffAttention|DiffLlama\w*Attention|MiniMaxLightningAttention|FactorAttn\w*"
+)
+# Deformable attention, convolutions along the tokens, recurrences with gates
+_REFUSED_PARTS = re.compile(r"sampling_offsets|\w*conv1d|\w*_sconv|forget_gate|[fi]gate\w*")
 _QUERY_KEY_NORM = re.compile(
     "(q|k|qk|query|key)_?(norm|layernorm|layer_norm|ln)|(norm|ln)_?(q|k)|logit_scale"
 )
+# Further weights that need no note: they are added, stand after the output, or have a note of their own
 _HARMLESS = re.compile("bias|[Ll]ayer_?[Nn]orm|rotary|rope")
-"""Further weights that need no note: they are added, stand after the output, or have a note of their own."""
 
 
 def role(module: nn.Module, pattern: re.Pattern[str]) -> nn.Module | None:
@@ -115,11 +109,11 @@ def scale_of(module: Any) -> float | None:
 
 
 def refuse(module: nn.Module) -> None:
-    """Raise the reason if heads of this kind of module have no W_Q, W_K, W_V and W_O."""
-    for names, reasons in (([type(module).__name__], _REFUSED_CLASSES), (module._modules, _REFUSED_PARTS)):
-        for pattern, reason in reasons.items():
-            if any(re.fullmatch(pattern, name) for name in names):
-                raise Unreadable(reason)
+    """Raise if the logits or values of this kind of attention are not those of W_Q, W_K, W_V and W_O."""
+    part = next(filter(_REFUSED_PARTS.fullmatch, module._modules), None)
+    if part or _REFUSED_CLASSES.fullmatch(type(module).__name__):
+        what = f"with its {part}" if part else "by its class"
+        raise Unreadable(f"{what}, it is not softmax attention of tokens by W_Q, W_K, W_V and W_O")
 
 
 def notes_on(module: Any) -> tuple[str, ...]:

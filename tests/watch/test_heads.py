@@ -159,7 +159,7 @@ def pruned():
         (lambda: plain(head_dim=6), "3 heads"),
         (lambda: plain(num_heads=None), "num_heads"),
         (lambda: plain(key=nn.Linear(8, 8)), "key heads"),
-        (lambda: plain(k_conv1d=nn.Conv1d(12, 12, 3)), "convolution"),
+        (lambda: plain(k_conv1d=nn.Conv1d(12, 12, 3)), "k_conv1d"),
         (lambda: nn.Sequential(named("SomeAttention", mix=nn.Linear(2, 2))), "SomeAttention"),
     ],
 )
