@@ -27,22 +27,18 @@ from rankrise.record.folder import (
     write_run,
     write_tensors,
 )
-from rankrise.watch._units import Tensors, Unit, named
+from rankrise.watch._units import Tensors, Unit
 
 
 @dataclass(frozen=True)
 class Beginning:
-    """What a run begins or goes on with."""
+    """What run.json holds from the first step on, and the initial weights by unit and role."""
 
     info: dict[str, Any]
-    """What run.json holds from the first step on."""
     initial: dict[str, Tensors]
-    """The initial weights by unit and role, where they are measured."""
     resumed: bool = False
-    finished: bool = False
-    """Whether the resumed run was finished."""
-    same: bool = True
-    """Whether the model has the initial weights now."""
+    finished: bool = False  # the resumed run was
+    same: bool = True  # the model has the initial weights now
 
 
 def begin(
@@ -56,7 +52,7 @@ def begin(
     removes it first.
 
     `weights` are the model's, where they are measured; None if a run is there. `about` has model, settings,
-    device, note and extra, and may have what is known of an adapter.
+    device, note and extra.
     """
     if overwrite and has_run(folder):  # what else is in the folder stays
         read_run(folder, "tracked")
@@ -64,7 +60,6 @@ def begin(
         spectra = [spectra_path(folder, step) for step in (None, *spectra_steps(folder))]
         for path in (*spectra, *(folder / name for name in (STEPS, RANKS, INITIAL, RUN))):
             path.unlink(missing_ok=True)
-    adapter = about.get("adapter", {})
     info = {
         "model": about["model"],
         "settings": about["settings"],
@@ -79,43 +74,38 @@ def begin(
         "resumed": [],
         "finished": None,
         "note": about["note"],
-        "extra": adapter | about["extra"],
+        "extra": about["extra"],
     }
     if has_run(folder):
-        return _resume(folder, units, weights, info, adapter, about["extra"])
+        return _resume(folder, units, weights or {}, info)
     for name in (STEPS, RANKS):
         if read_lines(folder / name):
             raise RankriseError(f"{folder} has rows in {name} and no {RUN}: pass another folder.")
     assert weights is not None
-    write_tensors(folder / INITIAL, named(units, weights))
+    tensors = {unit.key(role): one for unit in units for role, one in weights[unit.name].items()}
+    write_tensors(folder / INITIAL, tensors)
     info["initial_sha256"] = sha256(folder / INITIAL)
     write_run(folder, "tracked", info)
     return Beginning(info, dict(weights))
 
 
 def _resume(
-    folder: Path,
-    units: Sequence[Unit],
-    weights: Mapping[str, Tensors] | None,
-    info: dict[str, Any],
-    adapter: dict[str, Any],
-    extra: dict[str, Any],
+    folder: Path, units: Sequence[Unit], weights: Mapping[str, Tensors], info: dict[str, Any]
 ) -> Beginning:
     """Continue the run in `folder`, from its own initial weights."""
     old = read_run(folder, "tracked")
     names = ("name", "tracked_heads", "groups", "d_model", "d_head", "shape")
-    sides = (
-        [("products", one["settings"]["products"])]
-        + [
-            (layer["name"], *(layer.get(name) for name in names))
-            for layer in (*one["layers"], *one["matrices"])
+    was, now_is = (
+        [
+            ("products", one["settings"]["products"]),
+            *([part.get(name) for name in names] for part in (*one["layers"], *one["matrices"])),
         ]
         for one in (old, info)
     )
-    for was, now_is in zip_longest(*sides):
-        if was != now_is:
+    for before, after in zip_longest(was, now_is):
+        if before != after:
             raise RankriseError(
-                f"{folder} holds a run of another model: it has {was}, and this one {now_is}; pass another "
+                f"{folder} holds a run of another model: it has {before}, and this one {after}; pass another "
                 "folder."
             )
     path = folder / INITIAL
@@ -126,12 +116,12 @@ def _resume(
     stored, _ = read_tensors(path, "pass another folder")
     initial = {unit.name: {role: stored[unit.key(role)] for role in unit.roles} for unit in units}
     same = True
-    for name, tensors in (weights or {}).items():
+    for name, tensors in weights.items():
         for role, tensor in tensors.items():
             began = initial[name][role] = initial[name][role].to(tensor.device)
             same = same and began.dtype == tensor.dtype and torch.equal(began, tensor)
     info |= {name: old[name] for name in ("id", "initial_sha256", "started") if name in old}
     info["resumed"] = [*old.get("resumed", []), now()]
     info["note"] = info["note"] or old.get("note", "")
-    info["extra"] = adapter | (extra or old.get("extra", {}))
+    info["extra"] = old.get("extra", {}) | info["extra"]
     return Beginning(info, initial, resumed=True, finished=bool(old.get("finished")), same=same)

@@ -34,8 +34,8 @@ SMALL = 256
 DIGITS = 6
 
 Results = dict[tuple[str, str], Tensors]
-"""By the name of the unit and "KQ", "VO" or "matrix": its numbers by `Kind`, [heads] or [heads, k] on the
-CPU, and all its singular "values" [heads, r] unless only the leading ones were computed."""
+"""By unit and "KQ", "VO" or "matrix": its numbers by `Kind`, [heads] or [heads, k] on the CPU, and all its
+singular "values" [heads, r] unless only the leading ones were computed."""
 
 
 @dataclass(frozen=True)
@@ -47,18 +47,6 @@ class UnitChange:
     initial: Tensors
     now: Tensors
     variances: tuple[Tensors, Tensors] | None = None
-
-    def portions(self, product: str, accelerator_bytes: int) -> "Iterator[_Portion]":
-        """The heads in portions whose factors fit into the memory for one batch."""
-        left, right = (self.initial[role] for role in PRODUCTS[product])
-        room = CHUNK_BYTES if left.device.type == "cpu" else accelerator_bytes
-        each = 16 * (left[0].numel() + right[0].numel())  # float64, before and after
-        size, count = max(1, room // each), len(self.unit.heads)
-        now = self.now[PRODUCTS[product][0]]
-        shape = left.shape[1:], right.shape[1:], left.dtype, now.dtype, left.device, self.variances is None
-        for first in range(0, count, size):
-            heads = range(first, min(first + size, count))
-            yield _Portion(self, product, heads, shape, len(heads) * each, room)
 
 
 @dataclass(frozen=True)
@@ -89,6 +77,20 @@ class _Portion:
                 yield factor[self.heads.start : self.heads.stop]
 
 
+def _portions(change: UnitChange, accelerator_bytes: int) -> Iterator[_Portion]:
+    """The heads of every product in portions whose factors fit into the memory for one batch."""
+    for product in change.unit.products:
+        left, right = (change.initial[role] for role in PRODUCTS[product])
+        room = CHUNK_BYTES if left.device.type == "cpu" else accelerator_bytes
+        each = 16 * (left[0].numel() + right[0].numel())  # float64, before and after
+        size, count = max(1, room // each), len(change.unit.heads)
+        now = change.now[PRODUCTS[product][0]].dtype
+        shape = left.shape[1:], right.shape[1:], left.dtype, now, left.device, change.variances is None
+        for first in range(0, count, size):
+            heads = range(first, min(first + size, count))
+            yield _Portion(change, product, heads, shape, len(heads) * each, room)
+
+
 def measure(
     changes: Iterable[UnitChange], top: int, full: bool, accelerator_bytes: int = ACCELERATOR_BYTES
 ) -> Results:
@@ -106,13 +108,12 @@ def measure(
                 values, norm = leading_values(before, after, top)
                 numbers = _numbers(values.cpu()[None], top, norm.cpu()[None], noise)
             results[change.unit.name, "matrix"] = numbers
-        for product in change.unit.products:
-            for portion in change.portions(product, accelerator_bytes):
-                batch = unfilled.get(portion.shape, [])
-                if not batch or sum(other.bytes for other in batch) + portion.bytes > portion.room:
-                    batches.append(batch := [])
-                    unfilled[portion.shape] = batch
-                batch.append(portion)
+        for portion in _portions(change, accelerator_bytes):
+            batch = unfilled.get(portion.shape, [])
+            if not batch or sum(other.bytes for other in batch) + portion.bytes > portion.room:
+                batches.append(batch := [])
+                unfilled[portion.shape] = batch
+            batch.append(portion)
 
     def measured(batch: list[_Portion]) -> Tensors:
         read = [portion.read() for portion in batch]
@@ -151,12 +152,11 @@ def initial_spectra(units: Sequence[Unit], initial: dict[str, Tensors]) -> Tenso
         if not unit.is_layer:
             zero = torch.zeros_like(weights["matrix"][:1, :1]).expand_as(weights["matrix"])
             return {unit.name: difference_values(zero, weights["matrix"]).cpu().float()}
-        found: Tensors = {}
-        for product in unit.products:
-            portions = UnitChange(unit, weights, weights).portions(product, ACCELERATOR_BYTES)
-            parts = [factor_values(*portion.factors(weights)).cpu() for portion in portions]
-            found[unit.key(product)] = torch.cat(parts).float()
-        return found
+        parts: dict[str, list[Tensor]] = {}
+        for portion in _portions(UnitChange(unit, weights, weights), ACCELERATOR_BYTES):
+            values = factor_values(*portion.factors(weights)).cpu()
+            parts.setdefault(unit.key(portion.product), []).append(values)
+        return {name: torch.cat(pieces).float() for name, pieces in parts.items()}
 
     on_cpu = all(tensor.device.type == "cpu" for weights in initial.values() for tensor in weights.values())
     found = in_parallel(values_of, units) if on_cpu else map(values_of, units)
@@ -189,17 +189,24 @@ def row_of(units: Sequence[Unit], results: Results) -> dict[str, Any]:
     A layer that could not be read has nan. Ranks that take all singular values are left out where only the
     leading ones were computed.
     """
+
+    def found(unit: Unit, product: str) -> Tensors:
+        nan = torch.full((max(1, len(unit.heads)),), torch.nan)
+        unknown = dict.fromkeys(("stable_rank", "norm", "entropy_rank"), nan)
+        unknown |= dict.fromkeys(("top", "energy_rank"), nan[:, None])
+        return results.get((unit.name, product), unknown)
+
     row: dict[str, Any] = {}
     layers = [unit for unit in units if unit.is_layer]
     for product in layers[0].products if layers else ():
-        found = [results.get((unit.name, product)) or _unknown(len(unit.heads)) for unit in layers]
-        shared = [kind for kind in get_args(Kind) if all(kind in one for one in found)]
-        row[product] = {kind: [_rounded(one[kind]) for one in found] for kind in shared}
+        numbers = [found(unit, product) for unit in layers]
+        shared = [kind for kind in get_args(Kind) if all(kind in one for one in numbers)]
+        row[product] = {kind: [_rounded(one[kind]) for one in numbers] for kind in shared}
     for unit in units:
         if not unit.is_layer:
-            one = results.get((unit.name, "matrix")) or _unknown(1)
-            numbers = {kind: _rounded(one[kind])[0] for kind in get_args(Kind) if kind in one}
-            row.setdefault("matrices", {})[unit.name] = numbers
+            one = found(unit, "matrix")
+            in_row = {kind: _rounded(one[kind])[0] for kind in get_args(Kind) if kind in one}
+            row.setdefault("matrices", {})[unit.name] = in_row
     return row
 
 
@@ -208,7 +215,7 @@ def spectra_of(units: Sequence[Unit], results: Results) -> Tensors:
     return {
         unit.key(product): (values if unit.is_layer else values[0]).float()
         for unit in units
-        for product in unit.measured
+        for product in unit.products or ["matrix"]
         if (values := results.get((unit.name, product), {}).get("values")) is not None
     }
 
@@ -217,20 +224,13 @@ def summary_of(results: Results) -> dict[str, float]:
     """Means over the heads of each layer, and over all layers: a few series, not one for each head."""
     means: dict[str, float] = {}
     for kind in ("stable_rank", "norm"):
-        over_all: dict[str, list[Tensor]] = {}
         for (name, product), numbers in results.items():
             means[f"{product}/{kind}/{name}"] = numbers[kind].mean().item()
-            over_all.setdefault(product, []).append(numbers[kind])
-        for product, parts in over_all.items():
-            if product in PRODUCTS:
+        for product in PRODUCTS:
+            parts = [numbers[kind] for (_, one), numbers in results.items() if one == product]
+            if parts:
                 means[f"{product}/{kind}/mean"] = torch.cat(parts).mean().item()
     return means
-
-
-def _unknown(heads: int) -> Tensors:
-    nan = torch.full((heads,), torch.nan)
-    single, several = dict.fromkeys(("stable_rank", "norm", "entropy_rank"), nan), ("top", "energy_rank")
-    return single | dict.fromkeys(several, nan[:, None])
 
 
 def _rounded(numbers: Tensor) -> list[Any]:

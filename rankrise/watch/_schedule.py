@@ -2,18 +2,15 @@
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from rankrise.foundations.errors import RankriseError
 
 
 @dataclass(frozen=True)
 class Spaced:
-    """Steps that are dense early and logarithmic later: `per_doubling` of them while the step doubles.
-
-    Every step up to `2 * per_doubling`, then every second one until the step has doubled, then every fourth,
-    and so on. Stages come on a logarithmic clock, and whether a step is due depends on nothing else.
+    """Every step at first, then `per_doubling` of them while the step doubles: stages come on a logarithmic
+    clock.
 
     >>> [step for step in range(100) if step in Spaced(4)]
     [0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96]
@@ -56,10 +53,6 @@ class Schedule:
     def full(self, step: int) -> bool:
         """Whether the full spectra are measured at this step."""
         return _is_due(step, self.seldom)
-
-    def to_dict(self) -> dict[str, Any]:
-        """For run.json: a number, a list of steps, or {"per_doubling": n}."""
-        return asdict(self)
 
 
 def _is_due(step: int, asked: int | Sequence[int] | Spaced) -> bool:

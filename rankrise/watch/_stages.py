@@ -15,7 +15,7 @@ from rankrise.watch._steps import Direction, FoundStep, Scale, find_steps
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """Values (n,) at training steps (n,) that may step up or down."""
+    """Values (n,) at training steps (n,) that may step up or down; `alone`, a step of it makes a stage."""
 
     name: str
     steps: np.ndarray
@@ -23,35 +23,31 @@ class Curve:
     direction: Direction = "up"
     scale: Scale = "log"
     alone: bool = True
-    """Whether a step of this curve makes a stage without another's."""
 
 
 @dataclass(frozen=True)
 class FoundStage:
-    """A moment at which curves step.
+    """A moment at which curves step, each with a step of its own by its name.
 
-    `step` and `interval` are those of the curve with the clearest moment. `probability` is that of the surest
-    curve: curves share their noise, so several are not surer than one.
+    `step` and `interval`, which holds the moment with probability 0.9, are those of the curve with the
+    clearest moment. `probability` is that of the surest curve: curves share their noise, so several are not
+    surer than one.
     """
 
     step: int
     interval: tuple[int, int]
-    """Holds the moment with probability 0.9."""
     probability: float
-    """That there is a stage."""
     curves: dict[str, FoundStep]
-    """Each curve's own step, by its name."""
 
 
 @dataclass(frozen=True, repr=False)
 class StagesFound:
-    """The stages of a run in order."""
+    """The stages of a run in order, the names of the curves that have enough points to show one, and the last
+    step seen."""
 
     stages: tuple[FoundStage, ...]
     searched: tuple[str, ...]
-    """The curves with enough points, close enough together, to show a step."""
     until: int
-    """The last step seen."""
 
     def __iter__(self) -> Iterator[FoundStage]:
         return iter(self.stages)
@@ -91,10 +87,7 @@ def find_stages(run: TrackedRun | str | Path | Iterable[Curve], *, probability: 
         run = load(run)
     curves = list(curves_of(run) if isinstance(run, TrackedRun) else run)
     found = {
-        one.name: find_steps(
-            one.steps, one.values, direction=one.direction, scale=one.scale, probability=probability
-        )
-        for one in curves
+        one.name: find_steps(one.steps, one.values, one.direction, one.scale, probability) for one in curves
     }
     named_steps = [(name, step) for name, steps in found.items() for step in steps or ()]
 

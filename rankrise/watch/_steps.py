@@ -14,31 +14,22 @@ from typing import Literal
 import numpy as np
 
 DRAWS = 100
-FEWEST = 8
-# A step changes the curve at least this many times as much as either window beside it.
-CONTRAST = 2.0
-# A step is at least this many standard errors of the difference of the averages beside it.
-CLEAR = 4.0
-# A step is over before this many times the time at which it began.
-LONGEST = 1.2
-# The least step: 2 % of the value on a log scale, 2 % of the range on a linear one.
-LEAST = 0.02
+FEWEST = 8  # points of a curve
+CONTRAST = 2.0  # a step changes the curve at least this many times as much as either window beside it
+CLEAR = 4.0  # and is at least this many standard errors of the difference of the averages beside it
+LONGEST = 1.2  # and is over before this many times the time at which it began
+LEAST = 0.02  # the least step: 2 % of the value on a log scale, 2 % of the range on a linear one
 # A loss is seen as log(loss + a share of its noise), up to a share of its fall: a logarithm alone magnifies
 # what happens near zero.
 NOISE_SHARE, FLOOR = 0.3, 0.25
-# How far a loss may have risen before a step, as a share of the step.
-BUMP = 0.5
+BUMP = 0.5  # how far a loss may have risen before a step, as a share of the step
 # What a straight piece may always miss a curve by: without noise, curves need not be made of such pieces.
 FINEST = LEAST / 10
 BINS = 200
-# Lengths of the blocks over which noise is measured, in points.
-BLOCKS = (1, 2, 4)
-# The median and the 90 % quantile of the size of a standard normal number.
-MEDIAN, UPPER = 0.6745, 1.645
-# Noise is measured over at least this many points around each: it changes in the course of training.
-NEIGHBOURS = 40
-# Expected pieces of a curve, a priori.
-PIECES = 10.0
+BLOCKS = (1, 2, 4)  # lengths of the blocks over which noise is measured, in points
+MEDIAN, UPPER = 0.6745, 1.645  # the median and the 90 % quantile of the size of a standard normal number
+NEIGHBOURS = 40  # points around each over which noise is measured: it changes in the course of training
+PIECES = 10.0  # expected pieces of a curve, a priori
 
 Direction = Literal["down", "up"]
 Scale = Literal["log", "linear"]
@@ -46,16 +37,13 @@ Scale = Literal["log", "linear"]
 
 @dataclass(frozen=True)
 class FoundStep:
-    """A fast change between two plateaus."""
+    """A fast change between two plateaus: its middle `time`, which `interval` holds with probability 0.9,
+    where it begins and ends (`extent`), the probability that there is one, and the levels beside it."""
 
     time: float
-    """The middle of the change."""
     interval: tuple[float, float]
-    """Holds the middle with probability 0.9."""
     extent: tuple[float, float]
-    """Where the change begins and ends."""
     probability: float
-    """That there is a step."""
     before: float
     after: float
 
@@ -68,17 +56,15 @@ class FoundStep:
 def find_steps(
     times: Sequence[float] | np.ndarray,
     curve: Sequence[float] | np.ndarray,
-    *,
     direction: Direction = "down",
     scale: Scale = "log",
     probability: float = 0.9,
 ) -> list[FoundStep] | None:
     """Where a curve steps `direction`, in order of time; None if its points are too few or too far apart.
 
-    `times` (n,) are training steps or any clock that starts at 0, in any order; `curve` (n,) may have nan. A
-    step's probability is the share of draws of the noiseless curve that have it. A step down reaches a new
-    low, and a step up a level that is kept: a spike is neither. Take a "linear" `scale` for what grows out of
-    nothing, such as a singular value.
+    `times` are training steps or any clock that starts at 0, in any order; `curve` may have nan. A step's
+    probability is the share of draws of the noiseless curve that have it. A step down reaches a new low, and
+    a step up a level that is kept: a spike is neither. What grows out of nothing takes a "linear" `scale`.
     """
     clock, values = np.asarray(times, dtype=np.float64), np.asarray(curve, dtype=np.float64)
     usable = np.isfinite(values) & np.isfinite(clock) & (clock > 0)
@@ -134,23 +120,16 @@ def find_steps(
     steps = []
     for share, group in _groups(np.array(found).reshape(-1, 7), probability):
         _, begins, ends, starts, stops, low, high = group.T
-        step = FoundStep(
-            time=float(np.median(np.sqrt(begins * ends))),
-            interval=(float(np.quantile(begins, 0.05)), float(np.quantile(ends, 0.95))),
-            extent=(float(np.median(starts)), float(np.median(stops))),
-            probability=share,
-            before=level(low),
-            after=level(high),
-        )
-        steps.append(step)
+        time = float(np.median(np.sqrt(begins * ends)))
+        interval = float(np.quantile(begins, 0.05)), float(np.quantile(ends, 0.95))
+        extent = float(np.median(starts)), float(np.median(stops))
+        steps.append(FoundStep(time, interval, extent, share, level(low), level(high)))
     return sorted(steps, key=lambda step: step.time)
 
 
 class Windows:
-    """Every short window between two of the given times (n,) with room for windows of its length beside it.
-
-    `variances` (n,) are of the noise under which the curve was seen.
-    """
+    """Every short window between two of the given times (n,) with room for windows of its length beside it;
+    `variances` (n,) are those of the noise."""
 
     def __init__(self, times: np.ndarray, variances: np.ndarray) -> None:
         first, last = np.triu_indices(len(times), 1)
@@ -165,18 +144,15 @@ class Windows:
         self._least = np.maximum(LEAST, CLEAR * np.sqrt(1 / left + 1 / right))
 
     def steps(self, heights: np.ndarray) -> list[tuple[int, int]]:
-        """The windows (first, last) that are steps of a noiseless curve (n,) that never falls.
-
-        None overlap; the narrowest are taken first. Neighbours are joined if the plateau between them is
-        shorter than the shorter of them.
-        """
+        """The windows (first, last) that are steps of a noiseless curve (n,) that never falls. None overlap.
+        Neighbours are joined if the plateau between them is shorter than the shorter of them."""
         change = heights[self.last] - heights[self.first]
         (large,) = np.nonzero(change >= self._least)
         first, last = self.first[large], self.last[large]
         left = heights[first] - np.interp(self._before[large], self.times, heights)
         right = np.interp(self._after[large], self.times, heights) - heights[last]
         stands_out = CONTRAST * np.maximum(left, right) <= change[large]
-        taken: list[tuple[int, int]] = []
+        taken: list[tuple[int, int]] = []  # the narrowest first
         for start, end in zip(first[stands_out].tolist(), last[stands_out].tolist(), strict=True):
             if all(end <= other or start >= another for other, another in taken):
                 taken.append((start, end))
@@ -192,10 +168,8 @@ class Windows:
 
 
 def _groups(found: np.ndarray, probability: float) -> list[tuple[float, np.ndarray]]:
-    """The same step in many draws, with the share of the draws that have it.
-
-    A group begins where most windows overlap and takes in the steps beside it, as long as they are mostly of
-    draws that have none in the group yet: where draws have both, these are two steps.
+    """The same step in many draws, with the share of the draws that have it. A group begins where most
+    windows overlap and takes in steps beside it, unless most are of draws that have one in the group already.
     """
     found, groups = found[np.argsort(found[:, 1])], []
     while len(found):
@@ -217,11 +191,8 @@ def _groups(found: np.ndarray, probability: float) -> list[tuple[float, np.ndarr
 
 
 def binned(times: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Times, averages and variances (m,) of at most 2 `BINS` bins of a curve at increasing times (n,).
-
-    Edges are evenly spaced in log time, in which stages come, and in time, so that late ones are resolved as
-    well. Where points are fewer than bins, each is its own.
-    """
+    """Times, averages and variances (m,) of at most 2 `BINS` bins of a curve at increasing times (n,), evenly
+    spaced in log time, in which stages come, and in time, so that late ones are resolved as well."""
     ends = times[0], times[-1]
     edges = np.union1d(np.geomspace(*ends, BINS), np.linspace(*ends, BINS))
     _, which = np.unique(np.searchsorted(edges, times, side="right"), return_inverse=True)
@@ -239,10 +210,7 @@ def _noise(
     places: np.ndarray, times: np.ndarray, values: np.ndarray, counts: np.ndarray, local: bool = False
 ) -> np.ndarray:
     """Variance of the noise of one point at `places` (m,): the largest that averages over blocks show.
-
-    Correlated noise shows less in neighbours and more in averages than independent noise would, and steps
-    must stand out from such wandering as well.
-    """
+    Correlated noise shows less in neighbours and more in averages than independent noise would."""
     found = np.zeros(len(places))
     for length in BLOCKS:
         blocks = len(times) // length
@@ -277,13 +245,11 @@ def _misses(places: np.ndarray, values: np.ndarray, variances: np.ndarray | floa
 
 
 def draw_curves(places: np.ndarray, values: np.ndarray, variances: np.ndarray, draws: int) -> np.ndarray:
-    """Draws [draws, n] of the curve behind `values` (n,) at increasing `places` (n,) under noise of
-    `variances` (n,).
+    """Draws [draws, n] of the curve behind `values` at increasing `places`, seen under noise of `variances`.
 
-    The curve is made of straight pieces, independent of one another. The filter over the beginnings of the
-    last piece is exact, and so are draws from the posterior: no Markov chain, nothing to tune (P. Fearnhead,
-    "Exact and efficient Bayesian inference for multiple changepoint problems", Statistics and Computing 16,
-    2006).
+    The curve is made of independent straight pieces. The filter over the beginnings of the last piece is
+    exact, and so are draws from the posterior: no Markov chain, nothing to tune (P. Fearnhead, "Exact and
+    efficient Bayesian inference for multiple changepoint problems", Statistics and Computing 16, 2006).
     """
     count, source = len(places), np.random.default_rng(0)
     middle, spread = np.median(values), max(float(np.ptp(values)), 1e-300) ** 2

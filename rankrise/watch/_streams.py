@@ -1,7 +1,6 @@
 """A run's numbers as they come, in TensorBoard, Weights & Biases or trackio: means over heads, and the loss.
 
-A stream opens when its first number is written, on the process that writes. One that fails is left out from
-then on, and training goes on.
+A stream opens when its first number is written, on the process that writes.
 """
 
 import math
@@ -20,12 +19,13 @@ class Stream(Protocol):
     def close(self) -> None: ...
 
 
+OnError = Callable[[str, BaseException, str], None]
+
+
 class Streams:
     """All streams of a run. `on_error` gets what one of them raised, which then gets no more numbers."""
 
-    def __init__(
-        self, streams: Iterable[Stream], on_error: Callable[[str, BaseException, str], None]
-    ) -> None:
+    def __init__(self, streams: Iterable[Stream], on_error: OnError) -> None:
         self._streams, self._on_error = list(streams), on_error
 
     def write(self, step: int, numbers: Mapping[str, float]) -> None:
@@ -43,8 +43,7 @@ class Streams:
             except (Exception, SystemExit) as error:  # some libraries end the process if they cannot log in
                 self._streams.remove(stream)
                 name = type(stream).__name__
-                remedy = f"{name} gets no more numbers, and the record goes on"
-                self._on_error(f"writing to {name}", error, remedy)
+                self._on_error(f"writing to {name}", error, f"{name} gets no more numbers")
 
 
 class TensorBoard:

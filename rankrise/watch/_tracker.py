@@ -10,6 +10,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -115,7 +116,7 @@ class RankTracker:
         about = {
             "model": type(unwrap(model)).__name__,
             "settings": {
-                "schedule": schedule.to_dict(),
+                "schedule": asdict(schedule),
                 "products": [product for product in PRODUCTS if product in several(products)],
                 "top": top,
                 "keep": keep,
@@ -123,8 +124,7 @@ class RankTracker:
             },
             "device": self._staging.devices[self._units[0].name],
             "note": note,
-            "extra": dict(extra or {}),
-            "adapter": adapter_of(model, [unit.module for unit in self._units]),
+            "extra": adapter_of(model, [unit.module for unit in self._units]) | dict(extra or {}),
         }
         try:
             self._lock = Lock(self.folder)

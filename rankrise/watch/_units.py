@@ -51,14 +51,9 @@ class Unit:
         return tensor_name(self.name, role) if self.is_layer else self.name
 
     @property
-    def products(self) -> dict[str, tuple[str, str]]:
-        """The two roles of each of its products; of a matrix none."""
-        return {product: roles for product, roles in PRODUCTS.items() if set(roles) <= set(self.roles)}
-
-    @property
-    def measured(self) -> Iterable[str]:
-        """Its products, or "matrix"."""
-        return self.products or ["matrix"]
+    def products(self) -> list[str]:
+        """The names of its products; of a matrix none."""
+        return [product for product, roles in PRODUCTS.items() if set(roles) <= set(self.roles)]
 
     @property
     def sharded(self) -> bool:
@@ -80,11 +75,6 @@ class Unit:
         return tensors
 
 
-def named(units: Sequence[Unit], weights: Mapping[str, Tensors]) -> Tensors:
-    """The weights of all units, by their names in files."""
-    return {unit.key(role): tensor for unit in units for role, tensor in weights[unit.name].items()}
-
-
 def find_units(
     model: nn.Module,
     products: str | Iterable[str] = ("KQ", "VO"),
@@ -92,21 +82,11 @@ def find_units(
     heads: int | Iterable[int] | None = None,
     matrices: str | Iterable[str] = (),
 ) -> list[Unit]:
-    """Everything of `model` that is asked for, in the order of its modules. No weight is read yet.
-
-    >>> model = nn.TransformerEncoderLayer(d_model=8, nhead=2, dim_feedforward=8)
-    >>> for unit in find_units(model, "KQ", matrices="linear*"):
-    ...     print(unit.name, {name: tuple(tensor.shape) for name, tensor in unit.read().items()})
-    self_attn {'key': (2, 8, 4), 'query': (2, 8, 4)}
-    linear1.weight {'matrix': (8, 8)}
-    linear2.weight {'matrix': (8, 8)}
-    """
+    """Everything of `model` that is asked for, in the order of its modules. No weight is read yet."""
     wanted = several(products)
     if not set(wanted) <= set(PRODUCTS):
         raise RankriseError(f"products is {wanted}: pass some of {', '.join(PRODUCTS)}.")
-    found: list[Unit] = []
-    if wanted:
-        found += _layers(model, wanted, several(layers), several(heads))
+    found = list(_layers(model, wanted, several(layers), several(heads))) if wanted else []
     found += _matrices(unwrap(model), several(matrices))
     if not found:
         raise RankriseError("products, layers and matrices choose nothing: leave them out, or pass some.")
@@ -114,7 +94,7 @@ def find_units(
 
 
 def several(asked: Any) -> Any:
-    """A tuple of what a user passed, one or several; None stays, which is all."""
+    """A tuple of what a user passed, one or several; None, which is all, stays."""
     return (asked,) if isinstance(asked, (str, int)) else asked if asked is None else tuple(asked)
 
 
@@ -124,21 +104,25 @@ def _layers(
     layers: tuple[int | str, ...] | None,
     heads: tuple[int, ...] | None,
 ) -> Iterator[Unit]:
-    def fits(asked: int | str, index: int, name: str) -> bool:
-        return fnmatchcase(name, asked) if isinstance(asked, str) else index == asked
-
     found = heads_of(model)
     paths = {module: path for path, module in unwrap(model).named_modules()}
     roles = tuple(role for product, pair in PRODUCTS.items() if product in products for role in pair)
     names = found.names
+    asked_for = set(range(len(names))) if layers is None else set[int]()
     for asked in layers or ():
-        if not any(fits(asked, at, name) for at, name in enumerate(names)):
+        here = {
+            index
+            for index, name in enumerate(names)
+            if (fnmatchcase(name, asked) if isinstance(asked, str) else index == asked)
+        }
+        if not here:
             raise RankriseError(
                 f"layers has {asked!r}, which is not one of the {len(names)} attention layers "
                 f"{names[0]} ... {names[-1]}: pass numbers from 0 or patterns of such names."
             )
+        asked_for |= here
     for index, (name, module) in enumerate(zip(names, found._modules, strict=True)):
-        if layers is not None and not any(fits(asked, index, name) for asked in layers):
+        if index not in asked_for:
             continue
         with shapes_alone():
             attention = recognise(module)

@@ -17,7 +17,7 @@ log = logging.getLogger("rankrise")
 
 
 class Worker:
-    """A thread that does jobs in order and leaves the cores to training. `attempt` catches errors."""
+    """A thread that does jobs in order and leaves the cores to training; `attempt` catches their errors."""
 
     def __init__(self, on_accelerator: bool, attempt: Callable[[str, Callable[[], Any]], None]) -> None:
         # Beside an accelerator a quarter of the host's cores, at most four; one where training needs them.
@@ -38,7 +38,6 @@ class Worker:
             pass
 
     def close(self) -> None:
-        """Until every job is done; there can be no more."""
         self._jobs.put(None)
         self._thread.join()
 
@@ -54,17 +53,15 @@ class Troubles:
 
     def __init__(self, strict: bool) -> None:
         self.strict = strict
-        self.lost = ""
-        """Why something is missing from the record; empty while nothing is."""
+        self.lost = ""  # why something is missing from the record
         self.counts: Counter[str] = Counter()
-        self.refused: Exception | None = None
-        """What the next `check` raises."""
+        self.refused: Exception | None = None  # what the next `check` raises
         self._logged: set[object] = set()
 
     def lose(self, doing: str, error: BaseException, remedy: str = "") -> None:
         """A failure by which something is missing from the record now."""
         self.lost = self.lost or f"{doing} failed ({first_line(error).rstrip('.')})"
-        self.note(doing, error, remedy)
+        self.note(doing, error, remedy or "tracking goes on as soon as it can")
 
     def note(self, doing: str, error: BaseException, remedy: str = "tracking goes on without it") -> None:
         """A failure that loses nothing of the record."""
@@ -78,7 +75,7 @@ class Troubles:
             self._logged.add(cause)
             log.error(
                 "Tracking: %s failed (%s: %s). Training goes on; %s. Logged once for this cause.",
-                *(doing, type(error).__name__, error, remedy or "tracking goes on as soon as it can"),
+                *(doing, type(error).__name__, error, remedy),
                 exc_info=None if isinstance(error, (OSError, RankriseError)) else error,
             )
 
@@ -87,12 +84,12 @@ class Troubles:
         self.counts["measurements"] += 1
         if self.counts["measurements"] == 1:
             log.warning(
-                "Tracking: falls behind: measuring takes longer than the training between measured steps, so "
-                "some steps are left out; pass a Schedule with fewer. Logged once; run.json counts it."
+                "Tracking: falls behind, as measuring takes longer than training between measured steps: "
+                "some are left out; pass a Schedule with fewer. Logged once; run.json counts it."
             )
 
     def check(self) -> None:
-        """Raise what was refused or, with `strict`, the first failure; once."""
+        """Raise what was refused or, with `strict`, the first failure, once."""
         if self.refused is not None:
             error, self.refused = self.refused, None
             raise error
