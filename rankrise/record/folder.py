@@ -8,6 +8,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -108,9 +109,8 @@ class Lines:
         text = json.dumps(finite({"step": step, **row}), separators=(",", ":"), allow_nan=False)
         data, before = f"{text}\n".encode(), os.fstat(self.handle).st_size
         try:
-            written = os.write(self.handle, data)
-            if written < len(data):
-                raise OSError(f"only {written} of {len(data)} bytes fit into {self.path}: is the disk full?")
+            if os.write(self.handle, data) < len(data):
+                raise OSError(f"a row does not fit into {self.path}: is the disk full?")
         except OSError:
             os.ftruncate(self.handle, before)
             raise
@@ -118,12 +118,8 @@ class Lines:
 
     def before(self, step: int) -> tuple[int, int]:
         """Number and bytes of the rows before the first one of `step` or later."""
-        count = size = 0
-        for line, row in _rows(self.path):
-            if row["step"] >= step:
-                break
-            count, size = count + 1, size + len(line)
-        return count, size
+        lines = [line for line, _ in takewhile(lambda row: row[1]["step"] < step, _rows(self.path))]
+        return len(lines), sum(map(len, lines))
 
     def cut(self, step: int) -> int:
         """Drop the rows from the first one of `step` or later on. Returns how many."""
@@ -326,9 +322,7 @@ def folders_with_weights(folder: Path) -> list[Path]:
 
 def checkpoints_below(folder: Path) -> list[Path]:
     """The folders with weights one level below a folder, or else two levels below it."""
-    if not folder.is_dir():
-        return []
-    found = folders_with_weights(folder)
+    found = folders_with_weights(folder) if folder.is_dir() else []
     return found or [path for one in sorted(folder.glob("*/")) for path in folders_with_weights(one)]
 
 

@@ -19,12 +19,9 @@ _held: "weakref.WeakSet[Lock]" = weakref.WeakSet()
 
 
 class Lock:
-    """Refuses a second writer on a folder, in this process or another.
-
-    The lock belongs to the open file: the system releases it when the process ends, however it ends, and a
-    backup that opens and closes the same file does not. Forked workers close their share of it at once,
-    because they may outlive a killed process.
-    """
+    """Refuses a second writer on a folder. The lock belongs to the open file: the system releases it when the
+    process ends, and a backup that opens and closes the same file does not. Forked workers close their share
+    of it at once, because they may outlive a killed process."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -52,8 +49,7 @@ class Lock:
 
 
 def is_held(folder: Path) -> bool | None:
-    """Whether a process is writing a run's folder; None if it may be one on another machine, or the system
-    does not tell."""
+    """Whether a process is writing a run's folder; None if it is on another machine or unknown."""
     try:
         with (folder / LOCK).open() as file:
             if file.read() != platform.node() or not hasattr(fcntl, "F_OFD_GETLK"):

@@ -8,16 +8,15 @@ from typing import Any, ClassVar, Literal, get_args
 
 import numpy
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
 
-from rankrise.foundations.errors import NotRecorded, RankriseError
+from rankrise.foundations.errors import NotRecorded
 from rankrise.foundations.optional import require
 from rankrise.record.folder import (
     RANKS,
     STEPS,
     read_lines,
     read_run,
+    read_tensors,
     read_truncation,
     spectra_path,
     spectra_steps,
@@ -51,16 +50,11 @@ class TrackedRun:
 
     def __init__(self, folder: Path, info: dict[str, Any]) -> None:
         self.folder, self.name = folder, folder.resolve().name
-        self.info = info
-        """What run.json holds."""
-        self.layers: list[dict[str, Any]] = info["layers"]
-        """Name, heads, sizes and notes of each tracked layer."""
+        self.info = info  # what run.json holds
+        self.layers: list[dict[str, Any]] = info["layers"]  # name, heads, sizes and notes
         self.matrices: list[str] = [matrix["name"] for matrix in info["matrices"]]
-        """The names of the other tracked matrices."""
         self.products: tuple[str, ...] = tuple(info["settings"]["products"])
-        """Those of "KQ" and "VO" that are tracked."""
-        self.finished = bool(info.get("finished"))
-        """Whether the tracker was closed, and nothing was lost."""
+        self.finished = bool(info.get("finished"))  # the tracker was closed, and nothing was lost
         self._spectra: dict[int | None, dict[str, Array]] = {}
         self._curves: dict[tuple[str, str], Array] = {}
 
@@ -223,15 +217,13 @@ class TrackedRun:
         if step not in self._spectra:
             if not path.is_file():
                 raise NotRecorded(f"{path} is missing: pass a step of spectra_steps, or restore the file.")
-            try:
-                self._spectra[step] = load_file(path)
-            except (SafetensorError, OSError) as error:
-                raise RankriseError(f"{path} is damaged ({error}): restore or delete it.") from error
-        tensors = self._spectra[step]
+            tensors, _ = read_tensors(path, "restore or delete it")
+            self._spectra[step] = {name: tensor.numpy() for name, tensor in tensors.items()}
+        found = self._spectra[step]
         if which not in self.products:
-            return tensors.get(which, numpy.full(0, numpy.nan, numpy.float32))
+            return found.get(which, numpy.full(0, numpy.nan, numpy.float32))
         try:
-            return [tensors[tensor_name(layer["name"], which)] for layer in self.layers]
+            return [found[tensor_name(layer["name"], which)] for layer in self.layers]
         except KeyError as error:  # its weights could not be read at that step
             raise NotRecorded(f"{path} has no {error}: take another step.") from error
 

@@ -52,11 +52,8 @@ class _Tracking:
 
 
 class _HuggingFace(_Tracking):
-    """Tracks the model while `Trainer.train()` runs, and goes on where a checkpoint is resumed.
-
-    A step is one of the optimizer, however many batches it accumulates. Loss, learning rate, gradient norm
-    and evaluation metrics come when the `Trainer` logs them (`logging_steps`).
-    """
+    """Tracks the model while `Trainer.train()` runs. A step is one of the optimizer; loss, learning rate,
+    gradient norm and evaluation metrics come when the `Trainer` logs them (`logging_steps`)."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         self.begin(model, state.global_step)
@@ -89,11 +86,8 @@ class _HuggingFace(_Tracking):
 
 
 class _Lightning(_Tracking):
-    """Tracks the module while `Trainer.fit()` runs, and goes on where a checkpoint is resumed.
-
-    A step is one of the optimizer (`trainer.global_step`), and its loss the mean over the batches that it
-    accumulates.
-    """
+    """Tracks the module while `Trainer.fit()` runs. A step is one of the optimizer (`trainer.global_step`),
+    and its loss the mean over the batches that it accumulates."""
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self.begin(pl_module, trainer.global_step)

@@ -18,11 +18,10 @@ from rankrise.record.folder import RESERVED
 from rankrise.watch._batches import without_autocast
 from rankrise.watch._units import Tensors, Unit
 
-# What all copies together may take beside the first, and how many there are at most.
-COPIES_BYTES = 2**28
-COPIES = 32
+COPIES_BYTES, COPIES = 2**28, 32  # what all copies together may take beside the first, and how many there are
 
 Number = float | int | Tensor
+OnError = Callable[[str, Exception], None]
 
 
 @dataclass(eq=False)
@@ -37,17 +36,10 @@ class Staging:
     """Copies of the weights, a few at a time. `initial` are the weights at the beginning, where changes are
     measured: on the model's device, or on the CPU if that is asked for or the device lacks float64."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        units: Sequence[Unit],
-        keep: str,
-        on_error: Callable[[str, Exception], None],
-    ) -> None:
+    def __init__(self, model: nn.Module, units: Sequence[Unit], keep: str, on_error: OnError) -> None:
         self._model, self._units, self._on_error = model, units, on_error
         self.initial: dict[str, Tensors] = {}
-        self.devices: dict[str, torch.device] = {}
-        """Where the weights of each unit are in the model."""
+        self.devices: dict[str, torch.device] = {}  # where the weights of each unit are in the model
         for unit in units:  # one after another: only one sharded layer is whole at a time
             tensors = unit.read()
             device = self.devices[unit.name] = next(iter(tensors.values())).device
@@ -124,15 +116,19 @@ class Staging:
         finally:
             self._free.append(copy)
 
-    def numbers(
-        self, given: Mapping[str, Number], on_error: Callable[[str, Exception], None]
-    ) -> Callable[[], dict[str, float]]:
+    def numbers(self, given: Mapping[str, Number], on_error: OnError) -> Callable[[], dict[str, float]]:
         """Numbers as they are now. The worker's thread calls the result, which waits for tensors."""
         held: dict[str, Any] = {}
         for name, number in given.items():
             try:
-                held[name] = _held(name, number)
-            except (RankriseError, TypeError, ValueError, OverflowError) as error:
+                if name in RESERVED:
+                    raise RankriseError(f"a metric cannot be called {name!r}: pass another name.")
+                if isinstance(number, Tensor):
+                    held[name] = number.detach().clone().reshape(())
+                else:
+                    plain = float(number)
+                    held[name] = number if isinstance(number, int) else plain
+            except (RankriseError, RuntimeError, TypeError, ValueError, OverflowError) as error:
                 on_error(f"recording {name}", error)
         on_gpu = any(isinstance(one, Tensor) and one.is_cuda for one in held.values())
         events = self._events() if on_gpu else []
@@ -166,18 +162,3 @@ class Staging:
             events.append(torch.cuda.Event(blocking=True))
             events[-1].record(torch.cuda.current_stream(device))
         return events
-
-
-def _held(name: str, number: Number) -> float | int | Tensor:
-    """A number, or a copy of a tensor with one."""
-    if name in RESERVED:
-        raise RankriseError(f"a metric cannot be called {name!r}: pass another name.")
-    if isinstance(number, Tensor):
-        if number.numel() != 1 or number.is_complex():
-            raise RankriseError(
-                f"{name} is a tensor of shape {list(number.shape)} and type {number.dtype}: pass a real "
-                "number, such as its mean."
-            )
-        return number.detach().clone()
-    plain = float(number)
-    return number if isinstance(number, int) else plain

@@ -10,9 +10,9 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, Self
 
 import torch
@@ -127,13 +127,12 @@ class RankTracker:
             "extra": adapter_of(model, [unit.module for unit in self._units]) | dict(extra or {}),
         }
         try:
-            self._lock = Lock(self.folder)
-            try:
+            with ExitStack() as on_failure:
+                self._lock = Lock(self.folder)
+                on_failure.callback(self._lock.release)
                 self._beginning = begin(self.folder, self._units, self._staging.initial, about, overwrite)
                 self._record = Record(self.folder)
-            except BaseException:
-                self._lock.release()
-                raise
+                on_failure.pop_all()
         except OSError as error:
             if strict:
                 raise
@@ -153,10 +152,9 @@ class RankTracker:
     def step(self, step: int, loss: Number | None = None, **metrics: Number) -> None:
         """Call it after each optimizer step, on every process: it costs microseconds when nothing is due.
 
-        `loss` and `metrics` are recorded with the step: numbers, or tensors with one, which are not waited
-        for. A step may be given several times, with more numbers; the later value of a name counts. A step
-        below the last one means that training went back: what was recorded from there on is dropped, with a
-        warning.
+        `loss` and `metrics` are numbers, or tensors with one, which are not waited for. A step may come
+        several times, with more numbers; the later value of a name counts. A step below the last one means
+        that training went back: what was recorded from there on is dropped, with a warning.
         """
         if _capturing():
             return
@@ -173,41 +171,31 @@ class RankTracker:
             self._troubles.check()
 
     def flush(self) -> None:
-        """Wait until all steps so far are on the disk: call it before the trainer saves a checkpoint. `lost`
-        says if something could not be written."""
+        """Wait until all steps so far are on the disk: call it before the trainer saves a checkpoint."""
         if self._on:
             self._worker.wait()
             self._attempt("writing to disk", self._record.sync)
             self._troubles.check()
 
     def close(self, finished: bool = True) -> None:
-        """End the record, on every process. Calling it again does nothing.
-
-        It measures the last step in full, so call it while the model has the weights of that step. With
-        `finished=False` it does not, and the run counts as broken off.
-        """
+        """End the record, on every process, with the last step in full: call it while the model has the
+        weights of that step. With `finished=False` it is not measured, and the run counts as broken off."""
         self._end(finished)
         self._troubles.check()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._end(finished=kind is None, stopped="" if error is None else first_line(error))
-        if kind is None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._end(finished=error is None, stopped="" if error is None else first_line(error))
+        if error is None:
             self._troubles.check()
 
     def __repr__(self) -> str:
-        heads, layers = sum(len(unit.heads) for unit in self._units), sum(u.is_layer for u in self._units)
-        about = f"{type(unwrap(self._model)).__name__}: {heads} heads in {layers} layers"
-        about += f", {len(self._units) - layers} other matrices; in {self.folder}"
-        about += ", closed" * self._closed + f", incomplete: {self.lost}" * bool(self.lost)
-        return f"RankTracker({about})"
+        layers = sum(unit.is_layer for unit in self._units)
+        about = f"{layers} layers and {len(self._units) - layers} other matrices; in {self.folder}"
+        lost = f", incomplete: {self.lost}" * bool(self.lost)
+        return f"RankTracker({type(unwrap(self._model)).__name__}: {about}{lost})"
 
     # A step, on the training thread.
 
@@ -308,18 +296,14 @@ class RankTracker:
     # The end, and what goes wrong.
 
     def _end(self, finished: bool, stopped: str = "") -> None:
-        if self._closed:
-            return
-        self._closed = True
-        if finished:
-            self._attempt("measuring", self._measure_last)
-        self._close(finished, stopped)
+        if not self._closed:
+            self._closed = True
+            if finished and self._last is not None and not _capturing():
+                self._attempt("measuring", self._measure_last, self._last)
+            self._close(finished, stopped)
 
-    def _measure_last(self) -> None:
+    def _measure_last(self, step: int) -> None:
         """The last step in full. Every process takes part in gathering, whether or not it is measured yet."""
-        step = self._last
-        if step is None or _capturing():
-            return
         if not self._on:
             self._take_part()
             return
@@ -341,14 +325,14 @@ class RankTracker:
             stopped = stopped or self.lost
             info = self._beginning.info | {"finished": now() if finished and not stopped else None}
             info |= {"left_out": dict(self._troubles.counts)} | ({"stopped": stopped} if stopped else {})
-            self._attempt(f"writing {RUN}", lambda: self._record.write_about(info))
+            self._attempt(f"writing {RUN}", self._record.write_about, info)
         self._attempt("closing", self._record.close)
         self._lock.release()
         self._streams.close()  # last: whatever becomes of them, the record is whole
 
-    def _attempt(self, doing: str, job: Callable[[], Any]) -> None:
+    def _attempt(self, doing: str, job: Callable[..., Any], *arguments: Any) -> None:
         try:
-            job()
+            job(*arguments)
         except (Exception, SystemExit) as error:
             lost = self._record.lost if hasattr(self, "_record") else ""  # other processes have none
             if lost and isinstance(error, (OSError, RankriseError)):  # logged once, whatever was written

@@ -127,7 +127,7 @@ def test_falling_behind(tmp_path, monkeypatch, caplog):
     assert caplog.text.count("Tracking: falls behind") == 1
 
 
-@pytest.mark.parametrize("loss", [10**400, "low", torch.tensor(1j), torch.ones(3)], ids=lambda one: type(one))
+@pytest.mark.parametrize("loss", [10**400, "low", torch.ones(3)], ids=lambda one: type(one))
 def test_a_loss_that_cannot_be_used_is_left_out_alone(tmp_path, caplog, loss):
     with watch.RankTracker(tiny(), tmp_path, schedule=EVERY) as tracker:
         tracker.step(1, loss=1)
