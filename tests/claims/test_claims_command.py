@@ -30,17 +30,3 @@ def test_the_command_judges_a_folder_of_runs_and_keeps_the_verdicts(
     with pytest.raises(SystemExit, match="2"):  # verdicts replace nothing but verdicts
         main(["claims", str(tmp_path / "sweep"), "--out", str(tmp_path / "sweep" / "unit" / "run.json")])
     assert "run.json" in capsys.readouterr().err
-
-
-def test_the_command_says_a_claim_once_and_then_its_verdict_on_each_data_set(
-    tracked: dict[str, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    runs = [str(tracked["unit"]), str(tracked["wander"])]
-    main(["claims", *runs, "--only", "products", "--all"])
-    printed = capsys.readouterr().out
-    assert printed.count("products (the reproduction's): What is learned in VO") == 1
-    assert "\nCIFAR-10  holds: every number passes. " in printed
-    assert "\n  stable rank of VO over that of KQ: layer 1" in printed
-    assert "\nwander  not judged: Trained without a recipe" in printed
-    main(["claims", *runs, "--only", "products", "--judge", "--all"])
-    assert "\nwander  does not hold: it fails on: " in capsys.readouterr().out

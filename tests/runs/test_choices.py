@@ -1,7 +1,6 @@
 """Runs that differ from a base in one choice each: how they are told apart, and what a choice does."""
 
 import math
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +9,6 @@ from made_runs import tracked
 
 from rankrise import runs, watch
 from rankrise.claims import effects, learned
-from rankrise.record.folder import RUN
 
 RECIPES = {
     "base": {"seed": 0},
@@ -53,19 +51,6 @@ def test_choices_are_told_by_what_differs_from_the_base(opened: list[watch.Track
 def test_the_base_speaks_for_a_table_of_choices(opened: list[watch.TrackedRun]) -> None:
     (study,) = runs.studies(opened[::-1])
     assert [run.name for run in study.main] == ["base", "base-again"]
-
-
-def test_runs_that_tracked_other_products_are_not_compared(tmp_path: Path) -> None:
-    folders = [tracked(tmp_path / name, seed=seed) for seed, name in enumerate(("base", "again", "one"))]
-    _track_one_product(folders[-1])
-    (study,) = runs.studies(list(map(watch.load, folders)))
-    assert [run.name for choice in runs.choices_of(study) for run in choice.runs] == ["base", "again"]
-    assert [run.name for run in study.main] == ["base", "again"]
-
-
-def _track_one_product(folder: Path) -> None:
-    text = (folder / RUN).read_text()
-    (folder / RUN).write_text(re.sub(r'"KQ",\s*', "", text))
 
 
 def test_what_a_choice_does_is_a_factor_over_training_and_one_against_the_base(

@@ -36,12 +36,3 @@ def test_stages_are_searched_for_once(tmp_path: Path) -> None:
     assert found == watch.find_stages(run)
     assert [stage.interval[0] <= 200 <= stage.interval[1] for stage in found] == [True]
     assert runs.found_stages(run) is found
-
-
-def test_what_is_not_recorded_says_so(tmp_path: Path) -> None:
-    run_toy(tmp_path / "toy", SMALL)
-    with pytest.raises(runs.NotRecorded, match=r"full\.safetensors"):
-        runs.open_toy(tmp_path / "toy").full(0)
-    run = watch.load(tracked(tmp_path / "tracked"))
-    with pytest.raises(runs.NotRecorded, match=r"0003.safetensors"):
-        run.spectrum("KQ", 3)
