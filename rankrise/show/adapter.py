@@ -47,10 +47,8 @@ def _described(adapter: "Adapter", rank: int | None, what: str, measured_on: str
         f"{adapter.parameters:,} parameters, rank {max(ranks)} at most."
     )
     if rank is not None and max(ranks) > rank:
-        yield (
-            f"The parameters of rank {rank} are spent where they keep most, at ranks {min(ranks)} to "
-            f"{max(ranks)}; --uniform gives every matrix the same rank."
-        )
+        spent = f"The parameters of rank {rank} are spent where they keep most"
+        yield f"{spent}, at ranks {min(ranks)} to {max(ranks)}; --uniform gives every matrix the same rank."
     names = _some(map(_kind, rest.changed))
     if rest.changed and rest.kept:
         hint = "--leave_rest leaves them out; " if what == "change" else ""

@@ -30,12 +30,9 @@ class Cut:
 
     left: Tensor  # B, [out, k]
     right: Tensor  # A, [k, in]
-    values: Tensor
-    """The weighted singular values above the noise, largest first. float64 [k], on the CPU"""
-    total: float
-    """The square of the whole weighted change, less that of the noise."""
-    noise: float
-    """The largest singular value that rounding alone would give."""
+    values: Tensor  # the weighted singular values above the noise, largest first: float64 [k], on the CPU
+    total: float  # the square of the whole weighted change, less that of the noise
+    noise: float  # the largest singular value that rounding alone would give
 
     @property
     def spectrum(self) -> Spectrum:

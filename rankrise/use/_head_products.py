@@ -1,8 +1,7 @@
 """Cut the products of a ViT's or GPT-2's heads, computed with widened heads.
 
-A head's logits depend on its weights through `KQ = W_K W_Q^T` alone, and its output through `VO = W_V W_O^T`.
-The initial product and k directions of its change have the factors `[W_K(0), U]` and `[W_Q(0), V]`, so a head
-that is k wider computes them. The biases stay those of the trained model.
+The initial product `W_K W_Q^T` (or `W_V W_O^T`) and k directions of its change have the factors `[W_K(0), U]`
+and `[W_Q(0), V]`, so a head that is k wider computes them. The biases stay those of the trained model.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,10 +27,7 @@ class HeadProducts:
 
     def __init__(self, base: Any, tuned: Any) -> None:
         if not has_head_products(tuned):
-            raise RankriseError(
-                f"The heads of {type(tuned).__name__} cannot be cut: pass a model of type "
-                f"{' or '.join(CAUSAL)}, or leave out KQ and VO."
-            )
+            raise RankriseError(f"{type(tuned).__name__} is no ViT or GPT-2: leave out KQ and VO.")
         self.layers = list(zip(heads(base), heads(tuned), strict=True))
         self.causal = CAUSAL[tuned.config.model_type]
         self.cuts = {  # by layer and head

@@ -99,10 +99,8 @@ class Moments:
     inputs: dict[str, Moment]
     outputs: dict[str, Moment]
     examples: int
-    about: dict[str, Any]
-    """A fingerprint of the model, the block length, and what the caller added, such as data and a seed."""
-    tokens: dict[str, int]
-    """How many tokens each layer was measured on."""
+    about: dict[str, Any]  # a fingerprint of the model, the block length, and what the caller added
+    tokens: dict[str, int]  # how many each layer was measured on
 
     def to_dict(self) -> dict[str, Any]:
         """How they were measured."""
@@ -123,10 +121,7 @@ class Moments:
     def roots(self, matrix: Matrix, device: Any = None) -> Roots:
         """The roots of a matrix's C and G."""
         if matrix.name not in self.inputs:
-            raise RankriseError(
-                f"There are no moments of {matrix.name}: the loss did not depend on it. Leave it out with "
-                "`only`, or leave out the moments."
-            )
+            raise RankriseError(f"There are no moments of {matrix.name}: leave it out with `only`.")
         outputs = self.outputs[matrix.name].part(matrix.first, matrix.first + matrix.out)
         return self.inputs[matrix.name].root(device=device), outputs.root(device=device)
 
@@ -134,8 +129,8 @@ class Moments:
         """Write one safetensors file."""
         tensors = {
             f"{side}/{name}/{place}": block.cpu()
-            for side, moments in (("inputs", self.inputs), ("outputs", self.outputs))
-            for name, moment in moments.items()
+            for side in ("inputs", "outputs")
+            for name, moment in getattr(self, side).items()
             for place, block in enumerate(moment.blocks)
         }
         facts = {"examples": self.examples, "about": self.about, "tokens": self.tokens}

@@ -6,11 +6,8 @@ from typing import NamedTuple
 
 from rankrise.recipes.use_settings import Budget
 
-ALL_UP_TO = 1024
-"""Find all directions of a matrix whose smaller side is at most this long."""
-
-SPREAD = 8
-"""Of a larger matrix, find this multiple of the budget's rank, so that ranks can differ."""
+ALL_UP_TO = 1024  # find all directions of a matrix whose smaller side is at most this long
+SPREAD = 8  # and of a larger one this multiple of the budget's rank, so that ranks can differ
 
 
 class Spectrum(NamedTuple):
@@ -18,8 +15,7 @@ class Spectrum(NamedTuple):
 
     squares: tuple[float, ...]
     total: float
-    cost: int
-    """Parameters per direction: d_in + d_out."""
+    cost: int  # parameters per direction: d_in + d_out
 
 
 Spectra = Mapping[str, Spectrum]

@@ -25,11 +25,8 @@ from rankrise.use._weights import Matrix, Source, fingerprint, is_causal, load_m
 from rankrise.watch._heads import heads
 from rankrise.watch._roles import KEY, OUTPUT, QUERY, VALUE
 
-MATRICES: tuple[Group, ...] = ("all", "attention", "mlp", "q", "k", "v", "o")
-"""`all` is every matrix in the layers, without the classifier or the projection to tokens."""
-
+MATRICES: tuple[Group, ...] = ("all", "attention", "mlp", "q", "k", "v", "o")  # all of those in layers
 PRODUCTS: tuple[Group, ...] = ("KQ", "VO", "KQ+VO")
-
 ROLES = {"q": QUERY, "k": KEY, "v": VALUE, "o": OUTPUT}
 
 
@@ -39,11 +36,9 @@ class Point:
 
     rank: int
     parameters: int
-    kept: float
-    """The share of the square of the group's change; for weighted, of its weighted square."""
+    kept: float  # the share of the square of the group's change; for weighted, of its weighted square
     scores: dict[str, float]
-    gain: float | None
-    """The share of the fall of the loss that the group's training brought; None if it did not fall."""
+    gain: float | None  # the share of the fall of the loss by the group's training; None if it did not fall
 
 
 @dataclass(frozen=True)
@@ -57,8 +52,7 @@ class GainCurve:
     initial: dict[str, float]  # scores with the group's initial weights, the rest trained
     full_rank: int
     functional_rank: int | None  # the least that keeps the gain; None if the loss does not fall
-    ranks: dict[str, int] = field(default_factory=dict)
-    """What the functional rank gives each matrix, by module name."""
+    ranks: dict[str, int] = field(default_factory=dict)  # what the functional rank gives each module
 
 
 @dataclass(frozen=True)
@@ -68,8 +62,7 @@ class Truncation:
     trained: dict[str, float]
     base: dict[str, float]
     curves: tuple[GainCurve, ...]
-    config: dict[str, Any] | None = None
-    """Arguments of `peft.LoraConfig` with the ranks found for all matrices; weighted if there are moments."""
+    config: dict[str, Any] | None = None  # arguments of `peft.LoraConfig` with the ranks for all matrices
 
     def curve(self, group: str, method: str = "plain") -> GainCurve:
         return next(each for each in self.curves if (each.group, each.method) == (group, method))

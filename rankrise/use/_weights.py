@@ -54,7 +54,7 @@ class Weights:
 
     @cached_property
     def first_names(self) -> dict[str, str]:
-        """Names of parameters and persistent buffers; tied ones have the same first name."""
+        """The first of the names of each parameter and persistent buffer, by all of them."""
         firsts = {id(parameter): name for name, parameter in self.model.named_parameters()}
         stored = self.model.state_dict(keep_vars=True)
         return {name: firsts.get(id(tensor), name) for name, tensor in stored.items()}

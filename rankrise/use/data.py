@@ -71,10 +71,7 @@ def read_data(
     """Open a recipe or a user's own data, prepared by the checkpoint's tokenizer or image processor."""
     path, size, kind = str(measuring.data), measuring.batch_size, type(model).__name__
     if not is_causal(model) and "Classification" not in kind:
-        raise RankriseError(
-            f"{kind} predicts neither each next token nor one class, so its loss on --data is not known: "
-            "leave it out, or call rankrise.use from Python with a loss of your own."
-        )
+        raise RankriseError(f"The loss of {kind} on --data is not known: pass one of your own from Python.")
     if path in recipe_names() or Path(path).suffix in (".yaml", ".yml"):
         return _of_recipe(read_recipe(path), model, measuring, judged)
     examples = read_examples(Path(path), model, checkpoint, 2 * measuring.examples)
@@ -151,9 +148,8 @@ def read_examples(path: Path, model: Any, checkpoint: str | Path, at_most: int) 
     is_text = path.is_file() and (is_causal(model) or path.suffix in (".jsonl", ".json"))
     if is_text == (model.main_input_name == "pixel_values") or (path.is_file() and not is_text):
         raise RankriseError(
-            f"{type(model).__name__} cannot take {str(path)!r}: pass a folder with one folder of images per "
-            "class to a model of images, a .jsonl file with texts and labels to a classifier of texts, and "
-            "any text to a language model."
+            f"{type(model).__name__} cannot take {str(path)!r}: pass a folder of images per class, a .jsonl "
+            "file with texts and labels to a classifier of texts, or any text to a language model."
         )
     prepare = _prepared(checkpoint, "AutoTokenizer" if is_text else "AutoImageProcessor")
     length = min(LONGEST, getattr(model.config, "max_position_embeddings", None) or LONGEST)
