@@ -44,14 +44,3 @@ def test_mistakes_are_named_and_nothing_is_written(series, tmp_path, capsys, mon
         main(["history", "series", *words])
     assert named in capsys.readouterr().err
     assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_after_weights_that_are_not_finite_the_others_are_kept(series, tmp_path, capsys):
-    save_file({"mlp.up": torch.full((6, 5), torch.nan)}, series / "step4" / "model.safetensors")
-    words = ["history", str(series), "--matrices=*.up", "--run", str(tmp_path / "run")]
-    with pytest.raises(SystemExit, match="2"):
-        main(words)
-    assert "step4" in capsys.readouterr().err
-    assert watch.load(tmp_path / "run").measured.tolist() == [0, 1, 2]
-    main([*words, "--steps", r"step([^4])"])
-    assert watch.load(tmp_path / "run").measured.tolist() == [0, 1, 2, 8]

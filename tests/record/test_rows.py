@@ -64,13 +64,3 @@ def test_a_row_that_does_not_fit_leaves_nothing(tmp_path: Path, monkeypatch: pyt
     lines.append(3, {"loss": 0.5})
     lines.close()
     assert [row["step"] for row in read_lines(lines.path)] == [1, 3]
-
-
-def test_rows_are_cut_from_the_first_repeated_step_on(tmp_path: Path) -> None:
-    lines = Lines(tmp_path / "rows.jsonl")
-    for step in (0, 1, 2, 2, 3):
-        lines.append(step, {})
-    assert lines.cut(2) == 3
-    lines.append(2, {"again": 1})
-    lines.close()
-    assert read_lines(lines.path) == [{"step": 0}, {"step": 1}, {"step": 2, "again": 1}]

@@ -16,7 +16,6 @@ from rankrise.record.folder import (
     MOMENTS,
     STATE,
     WEIGHTS,
-    Record,
     checkpoint_path,
     latest_checkpoint,
     read_run,
@@ -119,27 +118,6 @@ def test_forked_workers_do_not_hold_the_lock_of_a_killed_run(tmp_path: Path) -> 
             assert taken_by_another(tmp_path)
         finally:
             os.kill(worker, signal.SIGKILL)
-
-
-@pytest.mark.parametrize("what", ["folder", "replaced", "steps.jsonl", "ranks.jsonl"])
-def test_a_record_that_is_moved_away_is_lost(tmp_path: Path, what: str) -> None:
-    folder = tmp_path / "run"
-    write_run(folder, "tracked", ABOUT)
-    record = Record(folder)
-    record.steps.append(1, {"loss": 1.0})
-    assert not record.lost
-    if what in ("folder", "replaced"):
-        folder.rename(tmp_path / "elsewhere")
-        if what == "replaced":
-            shutil.copytree(tmp_path / "elsewhere", folder)
-    else:
-        (folder / what).rename(tmp_path / what)
-    named = what if what.endswith("jsonl") else "run"
-    assert named in record.lost
-    for write in (lambda: record.add_spectra(2, {}), record.sync, lambda: record.write_about(ABOUT)):
-        with pytest.raises(RankriseError, match=named):
-            write()
-    record.close()
 
 
 def test_tensors_come_back_as_copies_and_a_cut_file_is_named(tmp_path: Path) -> None:

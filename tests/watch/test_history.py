@@ -143,23 +143,6 @@ def test_a_series_without_step_0_and_a_table_of_steps(series, tmp_path):
     assert run.extra["history"]["left_out"] == ["checkpoint-10", "checkpoint-20", "checkpoint-40"]
 
 
-def test_shards_pickles_and_files_are_read_alike(series, tmp_path):
-    expected = watch.history(series, tmp_path / "run").stable_rank("KQ")
-    shutil.copytree(series, tmp_path / "mixed")
-    sharded, pickled = (tmp_path / "mixed" / f"checkpoint-{step}" for step in (20, 40))
-    model = made.text_model()
-    with torch.no_grad():
-        for name, tensor in load_file(sharded / "model.safetensors").items():
-            model.get_parameter(name).copy_(tensor)
-    shutil.rmtree(sharded)
-    made.save(sharded, model, shard=True)
-    torch.save(load_file(pickled / "model.safetensors"), pickled / "pytorch_model.bin")
-    (pickled / "model.safetensors").unlink()
-    assert np.array_equal(watch.history(tmp_path / "mixed", tmp_path / "a").stable_rank("KQ"), expected)
-    files = sorted(series.glob("*/model.safetensors"))
-    assert np.array_equal(watch.history(files, tmp_path / "b").stable_rank("KQ"), expected)
-
-
 def test_matrices_and_checkpoints_without_a_config(series, tmp_path):
     run = watch.history(series, tmp_path / "run", matrices="*mlp.c_fc.weight")
     assert len(run.matrices) == 2
@@ -268,10 +251,7 @@ def test_a_mistyped_path_does_not_ask_the_hub(tmp_path, monkeypatch, place):
         ({"steps": "step"}, RankriseError, "group"),
         ({"steps": {"checkpoint-0": 0, "checkpoint-10": 0}}, RankriseError, "checkpoint-10"),
         ({"steps": {"checkpoint-0": 0}}, RankriseError, "fewer than two"),
-        ({"log_spaced": 1}, RankriseError, "log_spaced"),
-        ({"first": 99}, RankriseError, "99"),
         ({"last": 0}, RankriseError, "checkpoint-0"),
-        ({"base": "no-such-folder"}, RankriseError, "no-such-folder"),
         ({"matrix": "*"}, TypeError, "matrix"),
     ],
 )

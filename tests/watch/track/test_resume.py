@@ -125,7 +125,6 @@ def test_a_finished_run_goes_on_from_its_last_weights_with_other_settings(tmp_pa
     ("sizes", "choice", "message"),
     [
         ({"depth": 3}, {}, "layers.2.self_attn"),
-        ({"width": 12}, {}, "layers.0.self_attn"),
         ({"heads": 4}, {}, "layers.0.self_attn"),
         ({}, {"products": ["KQ"]}, "products"),
         ({}, {"matrices": ["head.weight"]}, "head.weight"),

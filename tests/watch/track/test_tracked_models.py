@@ -133,8 +133,8 @@ def test_shards_without_values_are_refused(tmp_path):
         watch.RankTracker(model, tmp_path)
 
 
-@pytest.mark.parametrize("shape", [(700, 400), (300, 900), (50, 30)])
-@pytest.mark.parametrize("decay", [0.0, 0.02, 0.3, 3.0])
+@pytest.mark.parametrize("shape", [(700, 400), (300, 900)])
+@pytest.mark.parametrize("decay", [0.0, 0.3, 3.0])
 def test_leading_values_of_large_matrices(shape, decay):
     """Flat spectra, steep ones, and some of very low rank, against a full decomposition."""
     generator = torch.Generator().manual_seed(0)

@@ -173,11 +173,8 @@ def test_choice_of_layers_heads_and_products(tmp_path):
     ("choice", "named"),
     [
         ({"layers": ["decoder.*"]}, "layers.0.self_attn"),
-        ({"layers": [7]}, "layers has 7"),
         ({"heads": [2]}, "numbers from 0 to 1"),
-        ({"products": ["QK"]}, "KQ, VO"),
         ({"matrices": ["*.mlp.*"]}, "weight matrix of Tiny"),
-        ({"top": 0}, "top 0"),
         ({"keep": "gpu"}, "'model' or 'cpu'"),
     ],
 )
