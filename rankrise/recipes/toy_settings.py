@@ -84,11 +84,7 @@ def read_recipe(recipe: str | Path) -> ToySettings:
 
 
 def scale_name(alpha: str | float) -> str:
-    """The one way to write a scale between 0 and 1, even below the smallest float.
-
-    >>> scale_name("0.01"), scale_name(1e-32), scale_name("2.5E-1000")
-    ('1e-2', '1e-32', '2.5e-1000')
-    """
+    """The one way to write a scale between 0 and 1, even below the smallest float, such as "2.5e-1000"."""
     try:
         number = Decimal(str(alpha).strip())
     except InvalidOperation:

@@ -99,7 +99,6 @@ def initial_model(folder: str | Path) -> nn.Module:
     for layer in watch.heads(model):
         if not torch.equal(kept[files.tensor_name(layer.name, "query")], layer.query.detach()):
             raise RankriseError(
-                f"{folder} began with other weights than its recipe draws here ({layer.name} differs): "
-                "another version of torch draws others; use the one in run.json."
+                f"{folder} began with other weights than its recipe draws here: use the torch of run.json."
             )
     return model

@@ -71,15 +71,10 @@ def read_cifar(name: str, folder: str | Path) -> tuple[Images, Images]:
     for file, published in CIFAR_FILES[name].items():
         path = Path(folder) / CIFAR_FOLDERS[name] / file
         if not path.is_file():
-            raise RankriseError(
-                f"{path} is missing: download the binary version from {CIFAR_HOME} and unpack it there, or "
-                "pass --data_folder."
-            )
+            raise RankriseError(f"{path} is missing: unpack the binary version from {CIFAR_HOME} there.")
         content = bytearray(path.read_bytes())
         if hashlib.md5(content, usedforsecurity=False).hexdigest() != published:
-            raise RankriseError(
-                f"{path} does not have the published MD5 {published}: download it again from {CIFAR_HOME}."
-            )
+            raise RankriseError(f"{path} does not have the published MD5: download it from {CIFAR_HOME}.")
         rows = torch.frombuffer(content, dtype=torch.uint8).view(-1, before + 3072)
         pixels = rows[:, before:].reshape(-1, 3, 32, 32).contiguous()
         parts.append(Images(pixels, rows[:, before - 1].to(torch.int64)))
@@ -96,8 +91,7 @@ def read_image_folder(folder: Path) -> tuple[Photographs, Photographs, int]:
     names, others = (sorted({path.parent.name for path in paths}) for paths in (train, validation))
     if not names or names != others:
         raise RankriseError(
-            f"{folder} needs photographs of the same classes as train/<class>/*.jpg and val/<class>/*.jpg: "
-            "put them there, or pass --data_folder and --data_name."
+            f"{folder} needs photographs of the same classes in train/<class>/ and val/<class>/."
         )
     numbers = {name: number for number, name in enumerate(names)}
     of_training, of_validation = (

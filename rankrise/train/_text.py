@@ -176,10 +176,7 @@ class NextTokenPrediction(Task):
         length = settings.sequence_length
         self.examples, self.units_per_example = (len(train.tokens) - 1) // length, length
         if self.examples < 1 or any(len(one.tokens) < 2 for one in validation_sets):
-            raise RankriseError(
-                f"{train.name} has {len(train.tokens)} tokens, and validation sets need 2: pass a longer "
-                f"text, or a shorter sequence_length than {length}."
-            )
+            raise RankriseError(f"{train.name}: a text is shorter than sequence_length, {length}, or empty.")
         self.settings, self.device = settings, device
         self._vocabulary, self._validation_sets = train.vocabulary, validation_sets
         # Where each block starts, how many targets it has, and its validation set; the last row is padding.
