@@ -1,6 +1,7 @@
 """Curves of loss against rank: groups of matrices, head products with widened heads, functional ranks."""
 
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import peft
@@ -121,3 +122,14 @@ def test_mistakes_are_named(given: dict[str, Any], named: str) -> None:
     tuned = changed(base)
     with pytest.raises(RankriseError, match=named):
         use.truncate(base, tuned, **({"evaluate": imitation(tuned)} | given))
+
+
+def test_curves_in_a_folder_are_measured_once_and_never_for_another_model(tmp_path: Path) -> None:
+    base = made("vit")
+    tuned = changed(base, 0.2)
+    found = use.truncate(base, tuned, imitation(tuned), groups=("q", "KQ"), out=tmp_path)
+    again = use.truncate(base, tuned, imitation(tuned), groups=("KQ",), out=tmp_path)
+    assert again.curves == found.curves[1:]
+    other = changed(base, 0.2, seed=2)
+    with pytest.raises(RankriseError, match="weights"):
+        use.truncate(base, other, imitation(other), groups=("KQ",), out=tmp_path)
