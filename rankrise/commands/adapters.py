@@ -30,10 +30,10 @@ def measured_moments(model: Any, data: "Data | None", measuring: Measuring) -> "
     return found
 
 
-def new_folder(out: Path | None) -> Path:
-    """Refuse a missing or taken folder before anything is computed."""
-    if out is None or is_taken(out):
-        raise RankriseError(f"--out is {out or 'missing'}: pass a new folder for the adapter.")
+def new_folder(out: Path) -> Path:
+    """Refuse a folder that holds something before anything is computed."""
+    if is_taken(out):
+        raise RankriseError(f"--out is {out}, which exists: pass a new folder for the adapter.")
     return out
 
 

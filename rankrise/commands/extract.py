@@ -12,7 +12,7 @@ def extract(
     *,
     budget: Annotated[Mapping[str, Any], Budget],
     measuring: Annotated[Mapping[str, Any], Measuring],
-    out: Path | None = None,
+    out: Path,
     uniform: bool = False,
     leave_rest: bool = False,
     padded: bool = False,

@@ -64,6 +64,7 @@ def parser_of(name: str, command: Command) -> argparse.ArgumentParser:
             parser.add_argument(f"--{one.name}", action="store_true", help=_help(text))
         elif one.kind is one.KEYWORD_ONLY:
             _add_flag(parser, one.name, hint, one.default, text)
+            usage += [f"--{one.name} {one.name.upper()}"] if one.default is one.empty else []
         else:
             word, several, optional = one.name.upper(), get_origin(hint) is list, one.default is None
             usage.append(f"{word}..." if several else f"[{word}]" if optional else word)

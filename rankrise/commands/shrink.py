@@ -13,7 +13,7 @@ def shrink(
     *,
     budget: Annotated[Mapping[str, Any], Budget],
     measuring: Annotated[Mapping[str, Any], Measuring],
-    out: Path | None = None,
+    out: Path,
     uniform: bool = False,
     base: str | None = None,
     padded: bool = False,
