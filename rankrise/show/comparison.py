@@ -56,13 +56,8 @@ def print_comparison(
     if overlap is not None:
         console.print(_overlap_table(overlap))
         console.print(OVERLAP_LEGEND, style="dim")
-    layers: dict[str, list[str]] = {}
-    for note in comparison.notes:
-        layer, _, text = note.partition(": ")
-        layers.setdefault(text, []).append(layer or "the model")
-    for text, (first, *others) in layers.items():
-        more = f" and {len(others)} more" if others else ""
-        console.print(f"Note: {text} ({first}{more})", style="dim", markup=False)
+    for note in dict.fromkeys(re.sub(r"\d+", "*", note) for note in comparison.notes):
+        console.print(f"Note: {note}", style="dim", markup=False)
     if saved:
         console.print(f"Written: {', '.join(map(str, saved))}", markup=False, soft_wrap=True)
 

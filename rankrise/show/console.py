@@ -17,11 +17,7 @@ def safe_console(**options: Any) -> "Console":
     """rich's console, but a reader that is gone, such as `head`, ends it as it ends `print`."""
     from rich.console import Console
 
-    class Safe(Console):
-        def on_broken_pipe(self) -> None:
-            raise BrokenPipeError
-
-    return Safe(**options)
+    return Console(**options)
 
 
 @contextlib.contextmanager
@@ -39,15 +35,7 @@ def plain_table(
     title: str = "",
     gap: int = 1,
 ) -> "Table":
-    """A table without lines and without empty columns; columns named in `left` are left-justified.
-
-    >>> from rich.console import Console
-    >>> rows = [("1", "VO 3", ""), ("2", "KQ 1", "")]
-    >>> Console(width=40).print(plain_table(("stage", "coordinate", "left"), rows, left=["coordinate"]))
-    stage coordinate
-        1 VO 3
-        2 KQ 1
-    """
+    """A table without lines and without empty columns; columns named in `left` are left-justified."""
     from rich.table import Table
 
     table = Table(title=title or None, box=None, padding=(0, gap, 0, 0), title_justify="left")
@@ -61,11 +49,7 @@ def plain_table(
 
 
 def size(count: float) -> str:
-    """A number of bytes, to three digits.
-
-    >>> size(180), size(5400), size(999_999), size(58.1e9)
-    ('180 bytes', '5.4 kB', '1 MB', '58.1 GB')
-    """
+    """A number of bytes, to three digits: "58.1 GB"."""
     place = 0
     while count >= 999.5 and place < len(UNITS) - 1:
         count, place = count / 1000, place + 1
@@ -73,11 +57,7 @@ def size(count: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time in words.
-
-    >>> duration(0.02), duration(3.2), duration(200), duration(10000)
-    ('less than 1 s', '3 s', '3 min', '2.8 h')
-    """
+    """A time in words: "3 min", "2.8 h"."""
     if seconds < 100:
         return f"{seconds:.0f} s" if seconds >= 1 else "less than 1 s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

@@ -13,12 +13,7 @@ if TYPE_CHECKING:
 
 
 def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """CSV with the header on top.
-
-    >>> print(csv_text(["run", "loss"], [["a, b", -1.5]]), end="")
-    run,loss
-    "a, b",-1.5
-    """
+    """CSV with the header on top."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows((header, *rows))
     return text.getvalue()

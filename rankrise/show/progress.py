@@ -17,11 +17,7 @@ once if there is no terminal."""
 
 @contextmanager
 def bar(description: str, total: float, unit: str = "") -> Iterator[Move]:
-    """Show progress, with its rate if there is a `unit`; yields the function that moves it.
-
-    >>> with bar("counting", total=10) as move_to:
-    ...     move_to(10)
-    """
+    """Show progress, with its rate if there is a `unit`; yields the function that moves it."""
     if not sys.stderr.isatty():
         yield progress_lines(description, total, unit)
         return

@@ -13,10 +13,6 @@ MEANINGS = {
     "loss": "on the plateau that follows.",
     "left": "what falls back to zero in the stage.",
 }
-RULES = {
-    "ordered": "transitions mix directions, so ordered exponents add.",
-    "tracked": "directions fall into blocks, so exponents ride on them.",
-}
 
 
 def print_stages(stages: Stages, label: Callable[[int], str], flow: Flow | None = None) -> None:
@@ -47,5 +43,3 @@ def print_stages(stages: Stages, label: Callable[[int], str], flow: Flow | None 
         if stage.tied:
             names = ", ".join(map(label, stage.tied))
             console.print(f"Stage {number} is tied with {names}: the theory does not cover it.")
-    if stages.mixing is not None:
-        console.print(f"Mixing: {stages.mixing}; {RULES[stages.mixing]}")

@@ -31,11 +31,7 @@ PATIENCE = 60.0
 
 
 def snapshot(run: TrackedRun, stages: StagesFound) -> dict[str, Any]:
-    """The numbers of a frame, as `rankrise watch --json` prints them.
-
-    `heads` is the count in the largest layer; `age` is in seconds since the last line, `pace` in steps per
-    second.
-    """
+    """The numbers of a frame, as `rankrise watch --json` prints them; `age` is in seconds."""
     recorded = run.steps()
     touched = [path.stat().st_mtime for path in run.folder.glob("*.jsonl") if path.stat().st_size]
     age = max(0.0, time.time() - max(touched)) if touched else None
@@ -190,8 +186,6 @@ def _table(
 def sparkline(values: Sequence[float], width: int) -> str:
     """Values as a row of at most `width` bars, each a mean, from the least value to the largest.
 
-    >>> sparkline([1, 2, 3, 4, 5, 6, 7, 8], width=8)
-    '▁▂▃▄▅▆▇█'
     >>> sparkline([1.0, 1.0, float("nan")], width=8)
     '▁▁ '
     """

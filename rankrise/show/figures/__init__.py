@@ -24,10 +24,9 @@ def draw_figures(
     names: Sequence[str] | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> tuple[dict[str, list[Path]], dict[str, str]]:
-    """Draw figures of opened runs into the folder `out`: PNG, SVG, and the data as CSV.
+    """Draw all figures that runs have the data for, or those of `names`, into the folder `out`.
 
-    Returns the paths of each figure, and the reason for each that is not drawn. Draws all figures that the
-    runs have the data for, or those of `names`, which must be drawable.
+    Returns the paths of each figure, and the reason for each that is not drawn.
     """
     plans = _named(opened)
     others = {name: {name, kind.name, kind.number_of(subject)} for name, (kind, subject) in plans.items()}

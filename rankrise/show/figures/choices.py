@@ -1,15 +1,19 @@
 """Figures of runs that differ from a base in one choice."""
 
+from collections.abc import Sequence
+from itertools import product
 from textwrap import fill
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.ticker import NullLocator
 
 from rankrise.claims import Effect, Estimate, effects, learned
 from rankrise.runs import Study, choices_of
 from rankrise.show.figures import scaffold
-from rankrise.show.figures.scaffold import CHANGES, Drawn, Rows, figure, recorded, rows_of
+from rankrise.show.figures.scaffold import CHANGES, Drawn, Rows, figure, rows_of
 from rankrise.show.figures.style import DASHES, FAINT, GREY, INK, LOOKS, new_figure, plain, shades
 from rankrise.show.tracked_words import length
 
@@ -76,52 +80,36 @@ def _draw_effects(panel: Axes, found: list[list[Effect]], kind: str) -> None:
         error = [[mean.value - mean.low], [mean.high - mean.value]]
         panel.errorbar(mean.value, place, xerr=error, elinewidth=0.9, color=INK, marker="o", markersize=3)
     panel.set_xscale("log")
-    low, high = panel.get_xlim()
-    possible = (0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 150)
-    ticks = [tick for tick in possible if low <= tick <= high]
-    ticks = ticks[:: max(1, -(-len(ticks) // 4))]  # there is room for four
-    panel.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-    panel.minorticks_off()
+    _log_ticks(panel.xaxis, (0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 150), 4)
     panel.grid(axis="y", color=FAINT, linewidth=0.3)
 
 
 @figure("choice-courses", "with_choices")
 def draw_choice_courses(study: Study) -> Drawn:
-    """Stable rank and training loss throughout training, by changes from a base."""
-    choices, columns = choices_of(study), 4
+    """Stable rank throughout training, by changes from a base."""
+    choices = choices_of(study)
     labels = choices[0].runs[0].clock, "stable rank"
-    picture, panels = scaffold.grid(len(choices), (0.8, 1.35), labels, columns, sharex=True, sharey=True)
-    others = [panel.twinx() for panel in panels]
-    losses = [recorded(run, "loss")[1] for choice in choices for run in choice.runs]
-    highest = max((float(one.max()) for one in losses if len(one)), default=1.0)
+    picture, panels = scaffold.grid(len(choices), (0.8, 1.35), labels, 4, sharex=True, sharey=True)
     rows: Rows = []
-    for place, (choice, panel, other) in enumerate(zip(choices, panels, others, strict=True)):
-        for number, run in enumerate(choice.runs):
-            curves = {name: (run.finite_steps, run.ranks[name].mean(axis=(1, 2))) for name in run.products}
-            for name, (steps, values) in (curves | {"training loss": recorded(run, "loss")}).items():
-                rows += rows_of((choice.label, run.name, run.seed, name), steps, run.at(steps), values)
-                if name in curves:
-                    look: Any = {"color": LOOKS[name][0], "linestyle": LOOKS[name][1]}
-                    look |= {"linewidth": 0.5} if number else {"linewidth": 1.0, "label": CHANGES[name]}
-                    panel.plot(run.at(steps), values, **look)
-                else:
-                    other.plot(run.at(steps), values, color=GREY, linewidth=0.6)
+    for choice, panel in zip(choices, panels, strict=True):
+        for (number, run), name in product(enumerate(choice.runs), choices[0].runs[0].products):
+            moments, values = run.at(run.finite_steps), run.ranks[name].mean(axis=(1, 2))
+            rows += rows_of((choice.label, run.name, run.seed, name), run.finite_steps, moments, values)
+            look: Any = {"linewidth": 0.5} if number else {"linewidth": 1.0, "label": CHANGES[name]}
+            panel.plot(moments, values, color=LOOKS[name][0], linestyle=LOOKS[name][1], **look)
         panel.set_title(fill(plain(choice.label), 24), fontsize=7)
-        other.set_ylim(0, 1.05 * highest)
-        other.spines["right"].set_visible(True)
-        last = place == len(choices) - 1 or place % columns == columns - 1
-        other.tick_params(colors=GREY, labelright=last)
-        if last:
-            other.set_ylabel("loss", color=GREY)
-    panels[0].set_yscale("log")
-    low, high = panels[0].get_ylim()
-    ticks = [tick for tick in (1, 2, 5, 10, 20, 50, 100) if low <= tick <= high]
-    panels[0].set_yticks(ticks, [f"{tick}" for tick in ticks])
-    panels[0].minorticks_off()
-    panels[0].set_xlim(left=0)
-    handles, names = panels[0].get_legend_handles_labels()
-    handles, names = [*handles, others[0].get_lines()[0]], [*names, "training loss"]
-    picture.legend(handles, names, loc="outside lower center", ncols=len(names))
+    panels[0].set(yscale="log", xlim=(0, None))
+    _log_ticks(panels[0].yaxis, (1, 2, 5, 10, 20, 50, 100))
+    scaffold.legend_below(picture, panels[0])
     seeds = "; thin: further seeds" if any(len(choice.runs) > 1 for choice in choices) else ""
     picture.suptitle(f"{plain(study.title)}: changes from the base, mean over all heads{seeds}")
     return Drawn(picture, ("choice", "run", "seed", "quantity", "step", "epoch", "value"), rows)
+
+
+def _log_ticks(axis: Axis, possible: Sequence[float], most: int = 7) -> None:
+    """At most so many ticks in view."""
+    low, high = axis.get_view_interval()
+    ticks = [tick for tick in possible if low <= tick <= high]
+    ticks = ticks[:: max(1, -(-len(ticks) // most))]
+    axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
+    axis.set_minor_locator(NullLocator())

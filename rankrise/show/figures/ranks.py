@@ -12,12 +12,9 @@ from rankrise.runs import NotRecorded, Study, TrackedRun
 from rankrise.show.figures import scaffold, style
 from rankrise.show.figures.scaffold import CHANGES, Drawn, Rows, figure, mean_and_std, rows_of
 from rankrise.show.figures.style import DASHES, LOOKS, plain
-from rankrise.show.tracked_words import STABLE, length, rank_kinds
+from rankrise.show.tracked_words import STABLE, rank_kinds
 
-STABLE_RANK_HEADER = (
-    *("data", "scale", "seed", "product", "layer", "step", "epoch"),
-    *("mean_over_heads", "std_over_heads", "noise_share", "noise_rank"),
-)
+HEADER = ("data", "scale", "seed", "product", "layer", "step", "epoch", "mean_over_heads", "std_over_heads")
 MOST_MATRIX_PANELS = 9
 
 
@@ -30,12 +27,9 @@ def draw_stable_rank(study: Study) -> Drawn:
         _draw_layer(panel, study, layer)
     panels[0].set_ylim(bottom=0)
     scaffold.legend_below(picture, panels[0], 2)
-    heads = run.layers[0]["heads"]
-    picture.suptitle(
-        f"{plain(study.main_label)}: stable rank of the change, mean and std over {heads} "
-        f"head{'s' * (heads != 1)} per layer{_notes([study])}"
-    )
-    return Drawn(picture, STABLE_RANK_HEADER, _stable_rank_rows(study))
+    heading = f"{plain(study.main_label)}: stable rank of the change, mean and std over heads"
+    picture.suptitle(f"{heading}{_notes([study])}")
+    return Drawn(picture, HEADER, _stable_rank_rows(study))
 
 
 @figure("later-4", "side_by_side")
@@ -53,14 +47,14 @@ def draw_side_by_side(studies: Sequence[Study]) -> Drawn:
             mean, std = mean_and_std(run.ranks[name][-1])
             look: Any = {"fmt": marker, "color": LOOKS[name][0], "markersize": 3, "capsize": 1.5}
             lower.errorbar(np.arange(1, len(mean) + 1) + offset, mean, std, elinewidth=0.8, **look)
-        title = f"at the end, seed {run.seed}" if _further_seeds(study) else "at the end"
-        lower.set(xlabel="layer", xticks=[number + 1 for number in scaffold.shown_layers(run)], title=title)
+        ticks = [number + 1 for number in scaffold.shown_layers(run)]
+        lower.set(xlabel="layer", xticks=ticks, title=f"at the end, seed {run.seed}")
     for line in panels:
         line[0].set(ylim=(0, None), ylabel="stable rank")
     scaffold.legend_below(picture, panels[0, 0], 2)
     heading = "Stable rank of the change throughout training, mean and std over heads"
     picture.suptitle(f"{heading}{_notes(studies)}")
-    return Drawn(picture, STABLE_RANK_HEADER, [row for study in studies for row in _stable_rank_rows(study)])
+    return Drawn(picture, HEADER, [row for study in studies for row in _stable_rank_rows(study)])
 
 
 def _draw_layer(panel: Axes, study: Study, layer: int) -> None:
@@ -93,12 +87,10 @@ def _stable_rank_rows(study: Study) -> Rows:
     rows: Rows = []
     for run, name in pairs(study.main, study.main[0].products):
         means, stds = mean_and_std(run.ranks[name])
-        noise = [mean[run.finite] for mean in run.mean_noise(name)]
         for layer in range(means.shape[1]):
-            noises = [["" if np.isnan(one) else float(one) for one in curve[:, layer]] for curve in noise]
             where = (study.label, run.scale, run.seed, name, layer + 1)
             moments = run.finite_steps, scaffold.epochs_of(run)
-            rows += rows_of(where, *moments, means[:, layer], stds[:, layer], *noises)
+            rows += rows_of(where, *moments, means[:, layer], stds[:, layer])
     return rows
 
 
@@ -166,9 +158,7 @@ def draw_rank_by_scale(study: Study) -> Drawn:
         panel.set(xscale="log", title=CHANGES[name], xlabel="initialisation scale (1: default)")
         panel.set_xticks(list(scales), [f"{scale:g}" for scale in scales])
         panel.minorticks_off()
-    lengths = {length(run) for runs in scales.values() for run in runs}
-    after = lengths.pop() if len(lengths) == 1 else "training"
-    panels[0].set(ylim=(0, None), ylabel=f"stable rank after {after}")
+    panels[0].set(ylim=(0, None), ylabel="stable rank after training")
     panels[-1].legend(loc="upper left")
     picture.suptitle(f"{plain(study.title)}: stable rank of the change, mean and std over heads, by scale")
     header = ("product", "scale", "layer", "seeds", "heads", "mean_over_heads", "std_over_heads")
@@ -203,8 +193,6 @@ def draw_matrices(study: Study) -> Drawn:
     )
     rows: Rows = []
     for name, of_kind in ranks.items():
-        noise = {"noise share": run.noise_share(name), "noise rank": run.noise_rank(name)}
-        of_kind |= {kind: curve for kind, curve in noise.items() if np.isfinite(curve).any()}
         for kind, curve in of_kind.items():
             columns = scaffold.epochs_of(run), [kind] * len(moments), curve[run.finite]
             rows += rows_of((study.label, run.name, name), run.finite_steps, *columns)
@@ -212,11 +200,7 @@ def draw_matrices(study: Study) -> Drawn:
 
 
 def matrix_kinds(names: Sequence[str]) -> dict[str, list[str]]:
-    """Matrices whose names differ only in layer numbers, together.
-
-    >>> matrix_kinds(["layers.0.up", "layers.0.down", "layers.1.up"])
-    {'layers.*.up': ['layers.0.up', 'layers.1.up'], 'layers.0.down': ['layers.0.down']}
-    """
+    """Matrices whose names differ only in layer numbers, together, such as all "layers.*.up"."""
     kinds: dict[str, list[str]] = {}
     for name in names:
         kinds.setdefault(re.sub(r"(^|\.)\d+(?=\.)", r"\1*", name), []).append(name)

@@ -1,6 +1,7 @@
 """What figures share: how each is declared, its panels, legends and marks, and the rows of its data."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from rankrise.runs import NotRecorded, Study, TrackedRun, found_stages
+from rankrise.runs import NotRecorded, TrackedRun, found_stages
 from rankrise.show.figures.style import FAINT, mark_stages, new_figure, plain
 from rankrise.show.tracked_words import layer_titles
 
@@ -29,32 +30,31 @@ class Drawn(NamedTuple):
 class FigureKind(NamedTuple):
     """A figure, drawn once for each subject of a kind (`subjects_of` in this folder has them).
 
-    `number` is the paper's, or a mapping from the data set to it; on other data the figure goes by its name.
+    `numbers` are the paper's by data set, "" on any; on other data the figure goes by its name.
     """
 
     name: str
     subjects: str
-    number: str | Mapping[str, str]
+    numbers: Mapping[str, str]
     draw: Callable[[Any], Drawn]
 
     def number_of(self, subject: object) -> str:
         """The paper's number of the figure of a subject, or ""."""
-        if isinstance(self.number, str):
-            return self.number
-        return self.number.get(subject.family or "", "") if isinstance(subject, Study) else ""
+        return self.numbers.get(getattr(subject, "family", None) or "", "")
 
 
 FIGURES: list[FigureKind] = []
 """Every figure, as `figure` lists them."""
+Draw = Callable[[Any], Drawn]
 
 
 def figure(
-    name: str, subjects: str, number: str | Mapping[str, str] = ""
-) -> Callable[[Callable[[Any], Drawn]], Callable[[Any], Drawn]]:
+    name: str, subjects: str, numbers: Mapping[str, str] = MappingProxyType({})
+) -> Callable[[Draw], Draw]:
     """List a drawing function as a figure; see `FigureKind`."""
 
-    def listed(draw: Callable[[Any], Drawn]) -> Callable[[Any], Drawn]:
-        FIGURES.append(FigureKind(name, subjects, number, draw))
+    def listed(draw: Draw) -> Draw:
+        FIGURES.append(FigureKind(name, subjects, numbers, draw))
         return draw
 
     return listed
@@ -64,11 +64,7 @@ def figure(
 
 
 def rows_of(where: Sequence[object], *columns: Iterable[object] | np.ndarray) -> Rows:
-    """A row per entry of the columns, each after the same leading cells.
-
-    >>> rows_of(("KQ", 1), np.array([1, 2]), [0.5, 0.25])
-    [('KQ', 1, 1, 0.5), ('KQ', 1, 2, 0.25)]
-    """
+    """A row per entry of the columns, each after the same leading cells."""
     cells = (column.tolist() if isinstance(column, np.ndarray) else column for column in columns)
     return [(*where, *row) for row in zip(*cells, strict=True)]
 
@@ -154,8 +150,7 @@ def tidy(panels: np.ndarray, used: int, xlabel: str, ylabel: str) -> list[Axes]:
     columns = panels.shape[1]
     for place, panel in enumerate(panels.flat):
         panel.set_visible(place < used)
-        if place % columns == 0:
-            panel.set_ylabel(ylabel)
+        panel.set_ylabel("" if place % columns else ylabel)
         if used - columns <= place < used:
             panel.tick_params(labelbottom=True)
             panel.set_xlabel(xlabel)

@@ -11,17 +11,16 @@ from rankrise.runs import NotRecorded, Study, TrackedRun
 from rankrise.show.figures import scaffold, style
 from rankrise.show.figures.scaffold import PRODUCTS, Drawn, Rows, figure, head_number, layer_title, rows_of
 from rankrise.show.figures.style import BLUE, DASHES, VERMILION, new_figure, plain
-from rankrise.show.tracked_words import length, moment
+from rankrise.show.tracked_words import moment
 
 INDEX = "singular value $i$"
-HEADER = ("data", "product", "layer", "heads", "step", "index")
-"""Leading columns. Layers and heads count from 1; step 0 is the initial product, others are its change."""
+HEADER = ("data", "product", "layer", "heads", "step", "index")  # step 0: the initial product
 MOST_SCALES = 4
 INITIAL: Any = {"color": VERMILION, "linestyle": DASHES, "linewidth": 1.3}
 CHANGE: Any = {"color": BLUE, "linestyle": "-", "linewidth": 1.3}
 
 
-@figure("one-head", "cifar10_and_imagenet", "1")
+@figure("one-head", "cifar10_and_imagenet", {"": "1"})
 def draw_one_head(studies: Sequence[Study]) -> Drawn:
     """Normalised spectra of a head, at initialisation and of its change."""
     picture = new_figure(0.6 + 2.2 * len(studies))
@@ -38,8 +37,9 @@ def draw_one_head(studies: Sequence[Study]) -> Drawn:
             curves = [values[layer][head] for values in _normalised_spectra(run, name, steps)]
             where = (study.label, name, layer + 1, number)
             rows += _draw_spectra(panel, run, steps, curves, where)
-            title = f"{plain(study.main_label)}: {PRODUCTS[name]}, {layer_title(run, layer)}, head {number}"
-            panel.set_title(title)
+            panel.set_title(
+                f"{plain(study.main_label)}: {PRODUCTS[name]}, {layer_title(run, layer)}, head {number}"
+            )
         line[0].set_ylabel(r"$\sigma_i / \sigma_1$")
         line[len(run.products) - 1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     for panel in panels[-1]:
@@ -163,7 +163,6 @@ def draw_final_spectra(study: Study) -> Drawn:
     picture = new_figure(0.9 + 1.8 * len(run.products))
     panels = picture.subplots(len(run.products), len(layers), sharex=True, sharey="row", squeeze=False)
     rows: Rows = []
-    cut = False
     for line, name in zip(panels, run.products, strict=True):
         spectra = {"initial": run.spectrum(name, None), "change": run.spectrum(name, last)}
         for panel, layer in zip(line, layers, strict=True):
@@ -178,18 +177,15 @@ def draw_final_spectra(study: Study) -> Drawn:
             title = f"{layer_title(run, layer)}, head {head_number(run, layer, head)}"
             panel.set(title=title, xlim=(1, values.shape[1]))
         line[0].set_yscale("log")
-        smallest = min(float(panel.dataLim.minposy) for panel in line)
-        line[0].set_ylim(bottom=max(smallest, 1e-3 * line[0].get_ylim()[1]))
-        cut = cut or smallest < line[0].get_ylim()[0]
+        line[0].set_ylim(bottom=1e-3 * line[0].get_ylim()[1])
         line[0].set_ylabel(f"{PRODUCTS[name]}\nsingular values")
     for panel in panels[-1]:
         panel.set_xlabel(INDEX)
     first = "initial product" if run.since is None else "product at first"
     scaffold.legend_of(picture, {first: INITIAL, f"its change at {moment(run, last)}": CHANGE})
-    note = "; values below a thousandth of the axis's upper end are cut off" if cut else ""
-    when = f"after training for {length(run)}" if last >= run.last_step else f"at {moment(run, last)}"
     picture.suptitle(
-        f"{plain(study.main_label)}: the change {when} against the {first}\nthin: other heads{note}"
+        f"{plain(study.main_label)}: the change at {moment(run, last)} against the {first}\n"
+        "thin: other heads; values below a thousandth of the axis's upper end are cut off"
     )
     return Drawn(picture, ("product", "layer", "head", "spectrum", "index", "singular_value"), rows)
 

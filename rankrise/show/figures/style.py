@@ -1,7 +1,7 @@
 """How every figure looks: legible at the paper's width, in colours that survive colour blindness and grey."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -28,19 +28,13 @@ DASHES: Any = (0, (2, 1.5))
 GREY, FAINT = "#666666", "#C8C8C8"
 LOOKS = {"KQ": (BLUE, "-"), "VO": (VERMILION, DASHES)}
 
-_SETTINGS: Any = {
-    "font.size": 8,
-    "axes.titlesize": 8,
-    "axes.labelsize": 8,
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
-    "legend.fontsize": 7,
+SETTINGS: Any = {
+    **dict.fromkeys(("font.size", "axes.titlesize", "axes.labelsize"), 8),
+    **dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), 7),
     "figure.titlesize": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.linewidth": 0.6,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
+    **dict.fromkeys(("axes.linewidth", "xtick.major.width", "ytick.major.width"), 0.6),
     "lines.linewidth": 1.0,
     "legend.frameon": False,
     "legend.handlelength": 2.6,
@@ -48,21 +42,12 @@ _SETTINGS: Any = {
     "svg.fonttype": "none",
     "mathtext.fontset": "dejavusans",
 }
-
-
-@contextmanager
-def paper_style() -> Iterator[None]:
-    """Matplotlib's settings for the figures, for a while."""
-    with matplotlib.rc_context(_SETTINGS):
-        yield
+paper_style = partial(matplotlib.rc_context, SETTINGS)
+"""A context in which figures look like the paper's."""
 
 
 def plain(name: str) -> str:
-    """A name from a run, with no part of it read as a formula.
-
-    >>> print(plain("a$b"))
-    a\\$b
-    """
+    """A name from a run, with no part of it read as a formula."""
     return name.replace("$", r"\$")
 
 

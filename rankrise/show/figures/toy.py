@@ -28,7 +28,7 @@ Curve = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Times (n,), coordinates (n, p) and losses (n,)."""
 
 
-@figure("diagonal-and-full", "toy", "3")
+@figure("diagonal-and-full", "toy", {"": "3"})
 def draw_diagonal_and_full(run: ToyRun) -> Drawn:
     """Diagonal and full weights trained by gradient descent."""
     seed, alpha = _seed(run), _descent_alpha(run)
@@ -76,7 +76,7 @@ def draw_diagonal_and_full(run: ToyRun) -> Drawn:
     return Drawn(picture, ("weights", "rescaled_time", "loss", *labels, *names), rows)
 
 
-@figure("loss", "toy", "6")
+@figure("loss", "toy", {"": "6"})
 def draw_loss(run: ToyRun) -> Drawn:
     """Loss against rescaled time for each initialisation scale."""
     curves = _flows_and_staircase(run)
@@ -187,10 +187,10 @@ def _draw_perturbation(panel: Axes, curve: PerturbedCurve, run: ToyRun) -> None:
     panel.set_title(f"from {curve.start:.3f}, {int((curve.original[0].abs() > VISIBLE).sum())} active")
 
 
-figure("entries-kq", "toy", "7")(partial(_draw_entries, kind="KQ"))
-figure("entries-vo", "toy", "8")(partial(_draw_entries, kind="VO"))
-figure("strict-minima", "toy", "9")(partial(_draw_perturbations, kind="strict-minima"))
-figure("noise-robustness", "toy", "10")(partial(_draw_perturbations, kind="noise-robustness"))
+figure("entries-kq", "toy", {"": "7"})(partial(_draw_entries, kind="KQ"))
+figure("entries-vo", "toy", {"": "8"})(partial(_draw_entries, kind="VO"))
+figure("strict-minima", "toy", {"": "9"})(partial(_draw_perturbations, kind="strict-minima"))
+figure("noise-robustness", "toy", {"": "10"})(partial(_draw_perturbations, kind="noise-robustness"))
 
 
 def _seed(run: ToyRun) -> int:

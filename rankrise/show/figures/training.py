@@ -19,12 +19,8 @@ METRICS = {
     "perplexity": "validation perplexity",
     "learning_rate": "learning rate",
 }
-WINDOWS = 200
-"""A curve of more points is drawn as medians over this many windows; the data has every point."""
+WINDOWS = 200  # a curve of more points is drawn as medians over windows; the data has every point
 VARIED = ("initialisation_scale", "batch_size", "seed", "epochs", "warm_up_epochs")
-"""Settings in which runs "from stages to smooth" may differ."""
-LEADING = 4
-"""Singular values per head drawn in that figure."""
 
 
 @figure("training", "studies")
@@ -145,7 +141,7 @@ def _draw_condition(loss: Axes, values: Axes, run: TrackedRun, place: Condition)
     steps, losses = recorded(run, "loss")
     loss.plot(steps, losses, color=INK, linewidth=0.7)
     rows = rows_of((*place, run.seed, "loss"), steps, losses)
-    top = run.top(product)[run.finite, 0][..., :LEADING]
+    top = run.top(product)[run.finite, 0][..., :4]
     for head, colour in enumerate(sequence()(np.linspace(0, 0.8, top.shape[1]))):
         for index, curve in enumerate(top[:, head].T, start=1):
             values.plot(run.finite_steps, curve, color=colour, linewidth=0.8)

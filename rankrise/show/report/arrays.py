@@ -11,11 +11,7 @@ TOLERANCE = 3e-4
 
 
 def packed(values: ArrayLike) -> dict[str, Any]:
-    """An array as base64 of 32-bit floats; what is not finite becomes nan.
-
-    >>> packed([[0.5, 2.0]])
-    {'f32': 'AAAAPwAAAEA=', 'shape': (1, 2)}
-    """
+    """An array as base64 of 32-bit floats; what is not finite becomes nan."""
     with np.errstate(over="ignore"):
         array = np.asarray(values, dtype=float).astype("<f4")
     array[~np.isfinite(array)] = np.nan
@@ -39,9 +35,6 @@ def kept_points(times: np.ndarray, values: np.ndarray, tolerance: float) -> np.n
     """The indices to keep so that lines between them stay within `tolerance` of `values`, (n,) or (n, c).
 
     Ramer's rule with vertical distances: keep the point farthest from the line, and look again on both sides.
-
-    >>> kept_points(np.arange(6.0), np.array([0, 0, 0, 1, 1, 1.0]), 0.1)
-    array([0, 2, 3, 5])
     """
     columns = values.reshape(len(times), -1)
     keep = {0, len(times) - 1}

@@ -1,17 +1,16 @@
-"""The claims: effects and verdicts, and beneath each what was measured, as tables that need no script."""
+"""The claims with their verdicts, effects and reasons, as tables that need no script."""
 
 from collections import Counter
 from collections.abc import Sequence
 from html import escape
 from itertools import groupby
 
-from rankrise.claims import INTERVALS, Claim, Measure
+from rankrise.claims import INTERVALS, Claim
 from rankrise.show.report.html import paragraph
 from rankrise.show.verdicts import number_of, runs_left_out
 
 VERDICTS = {"holds": "holds", "does not hold": "fails", "not decided": "open", "not judged": "open"}
 """The style of each verdict."""
-MARKS = {True: ("holds", "✓ passes"), False: ("fails", "✗ fails"), None: ("open", "")}
 
 
 def claims_section(claims: Sequence[Claim]) -> str:
@@ -24,8 +23,11 @@ def claims_section(claims: Sequence[Claim]) -> str:
     for name, group in groupby(claims, key=lambda claim: claim.name):
         same = list(group)
         statement = f"{escape(same[0].statement)} <em>({escape(same[0].source)}’s claim)</em>"
-        rows = "".join(map(_claim_row, same))
-        table = _table("verdicts", ("Judged on", "Verdict", "Effect and why"), rows)
+        heads = "".join(
+            f'<th scope="col">{title}</th>' for title in ("Judged on", "Verdict", "Effect and why")
+        )
+        body = f"<thead><tr>{heads}</tr></thead><tbody>{''.join(map(_claim_row, same))}</tbody>"
+        table = f'<table class="verdicts">{body}</table>'
         heading = f"<h3>{escape(name.capitalize())}</h3>{paragraph(statement)}"
         parts.append(f'<div class="judged">{heading}{table}</div>')
     return f"<details>{opening}{''.join(parts)}</details>"
@@ -42,37 +44,10 @@ def tally(claims: Sequence[Claim]) -> str:
 
 
 def _claim_row(claim: Claim) -> str:
-    """Verdict, effect in each layer, and the reason, which opens to the measures behind it."""
+    """Verdict, effect in each layer, and the reason."""
     verdict = f'<span class="verdict {VERDICTS[claim.verdict]}">{claim.verdict}</span>'
     why = escape(f"{claim.reason} {claim.turned}".strip())
-    if claim.measures:
-        rows = "".join(map(_measure_row, (*claim.deciding, *claim.choices)))
-        measures = _table("claims", ("Measure", "Value", "Needed", "Why there"), rows)
-        why = f"<details><summary>{why}</summary>{measures}</details>"
     if claim.effects:
-        layers = "; ".join(f"<span>layer {one.layer} {_number(one)}</span>" for one in claim.effects)
+        layers = "; ".join(f"<span>layer {one.layer} {number_of(one)}</span>" for one in claim.effects)
         why = f"{paragraph(f'{escape(claim.effects[0].name)}: {layers}', 'effects')}{why}"
     return f'<tr><th scope="row">{escape(claim.subject)}</th><td>{verdict}</td><td>{why}</td></tr>'
-
-
-def _measure_row(measure: Measure) -> str:
-    style, mark = MARKS[measure.passes]
-    value = f'<span class="number">{_number(measure)} <span class="mark {style}">{mark}</span></span>'
-    needed = f'<td class="number" data-name="needed">{escape(_signs(measure.needed))}</td>'
-    return (
-        f'<tr class="measure"><th scope="row">{escape(measure.label)}</th><td>{value}</td>'
-        f'{needed if measure.needed else "<td></td>"}<td class="why">{escape(measure.why)}</td></tr>'
-    )
-
-
-def _table(style: str, titles: Sequence[str], rows: str) -> str:
-    heads = "".join(f'<th scope="col">{title}</th>' for title in titles)
-    return f'<table class="{style}"><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>'
-
-
-def _number(measure: Measure) -> str:
-    return "–" if measure.value is None else _signs(number_of(measure).replace("inf", "∞"))
-
-
-def _signs(text: str) -> str:
-    return text.replace("<=", "≤").replace(">=", "≥").replace("-", "−")

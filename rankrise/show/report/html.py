@@ -7,9 +7,5 @@ def paragraph(text: str, style: str = "") -> str:
 
 
 def many(count: int, thing: str) -> str:
-    """A count with its noun.
-
-    >>> many(1, "step"), many(6000, "step")
-    ('1 step', '6\u202f000 steps')
-    """
+    """A count with its noun: "6 000 steps"."""
     return f"{count} {thing}" if count == 1 else f"{count:,} {thing}s".replace(",", "\u202f")

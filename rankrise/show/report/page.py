@@ -37,11 +37,9 @@ class Page(NamedTuple):
 
 
 def write_pages(opened: Sequence[Run], path: str | Path, judge: bool = False) -> list[Page]:
-    """Write the page of opened runs, and return what was written.
+    """Write the page of opened runs; those of another kind than the first get a page of their own beside it.
 
-    Runs of another kind than the first get a page of their own beside it, report-tracked.html beside
-    report.html, and each page links to the other. With `judge`, claims have verdicts on all runs, also on
-    those that they are not about.
+    With `judge`, claims have verdicts on all runs, also on those that they are not about.
     """
     path = Path(path)
     if path.is_dir() or path.suffix.lower() not in (".html", ".htm"):
@@ -61,7 +59,7 @@ def _html(runs: Sequence[Run], judge: bool, beside: Sequence[Page]) -> str:
     claims = check_claims([run for run in runs if has_claims(run)], everything=judge)
     story = [paragraph(answer, "answer") for answer in kind.answers(runs)]
     if claims:
-        link = '<a href="#claims">All claims, with reasons and numbers</a>'
+        link = '<a href="#claims">All claims, with their reasons</a>'
         story.append(paragraph(f"{escape(tally(claims))} {link}", "tally"))
     story += [paragraph(kind.FINDING), *kind.chapters(runs)]
     sections = kind.SECTIONS | {"claims": "Claims", "settings": "Settings", "cite": "Cite"}
@@ -94,11 +92,7 @@ def _web(name: str) -> str:
 
 
 def embedded(value: Any) -> str:
-    """JSON that can stand inside a script element: no text in it can end the element.
-
-    >>> embedded({"name": "</script>", "loss": float("nan")})
-    '{"name":"\\\\u003c/script\\\\u003e","loss":"nan"}'
-    """
+    """JSON that can stand inside a script element: no text in it can end the element."""
     text = json.dumps(finite(value), separators=(",", ":"), ensure_ascii=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 

@@ -73,15 +73,11 @@ def stage_sentence(run: TrackedRun) -> str:
 
 
 def chapters(runs: Sequence[TrackedRun]) -> list[str]:
-    """Per study, what was trained, which runs go on, and what came out."""
+    """Per study, what was trained, and which runs are not finished."""
     paragraphs = []
     for study in studies(runs, of_heads=False):
         paragraphs.append(paragraph(_trained(study)))
         paragraphs += [paragraph(_unfinished(run), "warning") for run in study.members if not run.finished]
-        run = study.main[0]
-        courses = [_course(run, name) for name in run.products if run.clear.any()]
-        if courses:
-            paragraphs.append(paragraph(f"{escape(run.name)}: {' '.join(courses)}", "came-out"))
     return paragraphs
 
 
@@ -105,17 +101,6 @@ def _trained(study: Study) -> str:
 def _unfinished(run: TrackedRun) -> str:
     why = f": {escape(run.info['stopped'])}" if run.info.get("stopped") else ""
     return f"{escape(run.name)} is not finished{why}. Its last measured step is {run.last_finite_step}."
-
-
-def _course(run: TrackedRun, product: str) -> str:
-    """From where to where the mean stable rank went, over the steps above rounding noise."""
-    course = np.nanmean(run.ranks[product][run.clear], axis=(1, 2))
-    name = "".join(f"W<sub>{letter}</sub>" for letter in product)
-    since = "" if run.since is None else f" since {escape(run.since)}"
-    return (
-        f"The stable rank of the change in <var>{name}</var><sup>⊤</sup>{since} goes from {course[0]:.2f} to "
-        f"{course[-1]:.2f}, and was {course.max():.2f} at most."
-    )
 
 
 def payload(runs: Sequence[TrackedRun]) -> dict[str, Any]:

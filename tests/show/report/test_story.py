@@ -4,16 +4,12 @@ import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from pages import write_report
 
 from rankrise import RankriseError, watch
-from rankrise.runs import ToyRun, open
-from rankrise.runs.toy import ACTIVE
+from rankrise.runs import open
 from rankrise.show.report import tracked as tracked_page
 from rankrise.show.report import write_pages
-from rankrise.show.report.toy import gather
 from rankrise.watch.types import FoundStage
 
 pytestmark = pytest.mark.slow
@@ -25,6 +21,8 @@ def test_each_kind_of_run_has_a_page_that_links_to_the_other(
     going = copy_of("going").folder
     (going / "seed-0" / "full.safetensors").unlink()
     out = tmp_path / "new" / "my page.html"
+    with pytest.raises(RankriseError, match=re.escape(str(tmp_path))):
+        write_pages(open(going), tmp_path)
     pages = write_pages(open([going, copy_of("done").folder, tracked["unit"]]), out)
     assert [(page.path.name, [run.name for run in page.runs]) for page in pages] == [
         ("my page.html", ["going", "done"]),
@@ -37,25 +35,6 @@ def test_each_kind_of_run_has_a_page_that_links_to_the_other(
     for page in (toy, transformer):  # it fetches nothing
         assert set(re.findall(r"https?://[^\s\"'<]*", page)) <= {"http://www.w3.org/2000/svg"}
         assert not re.search(r"<(link|img|iframe)\b|@import|url\((?!#)(?!\$)", page)
-
-
-def test_a_folder_or_a_file_of_another_kind_is_no_place_for_a_page(run: ToyRun, tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_text("{}")
-    for path in (tmp_path, tmp_path / "run.json"):
-        with pytest.raises(RankriseError, match=re.escape(str(path))):
-            write_report([run], path)
-    assert (tmp_path / "run.json").read_text() == "{}"
-
-
-def test_a_coordinate_that_comes_and_goes_is_switched_on_and_off(run: ToyRun) -> None:
-    (carried,) = gather(run)["seeds"]["0"]["descents"][-1:]
-    descent = run.descent(0, run.settings.alphas[-1], run.settings.other_steps[-1])
-    active = (descent.values.abs() >= ACTIVE).numpy()
-    firsts = descent.activation_times.tolist()
-    for times, first, column in zip(carried["switches"], firsts, active.T, strict=True):
-        assert times == sorted(times)
-        assert (times[0] if times else np.inf) == pytest.approx(first)
-        assert len(times) % 2 == column[-1]  # on at the end or not
 
 
 def test_the_story_begins_with_the_stages(tracked: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,6 @@ from rankrise import watch
 from rankrise.claims import check_claims
 from rankrise.runs import TrackedRun, open
 from rankrise.show.report import tracked as page_data
-from rankrise.watch.types import FoundStage
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -60,8 +59,7 @@ def test_the_story_the_heads_and_the_ranks_are_the_record_s(
     page = open_page(tracked_page)
     assert page.title() == "Gradual rank increase: CIFAR-10"
     story = page.locator(".story").inner_text()
-    first, last = unit.stable_rank("VO")[[0, -1]].mean(axis=(1, 2))
-    for fact in ("CIFAR-10", "3 layers", "2 heads", "size 20", "12 epochs", f"{first:.2f} to {last:.2f}"):
+    for fact in ("CIFAR-10", "3 layers", "2 heads", "size 20", "12 epochs"):
         assert fact in story
     for place in (59, 10, 0):
         slide(page, "#step", place)
@@ -71,13 +69,12 @@ def test_the_story_the_heads_and_the_ranks_are_the_record_s(
     page.keyboard.press("ArrowRight")
     assert page.locator(".steps output").inner_text() == "epoch 0.4 (step 4)"
     page.keyboard.press("End")
-    kinds = {f"{share} % energy": unit.energy_rank("VO")[..., at] for at, share in enumerate((90, 95, 99))}
-    kinds["entropy"] = unit.entropy_rank("VO")
-    assert page.locator("#rank option").all_inner_texts() == ["stable", *kinds]
-    for kind, curves in kinds.items():
-        page.select_option("#rank", kind)
-        assert heat(page, "VO") == pytest.approx(curves[-1].ravel(), rel=6e-3)
-        assert f"{curves[-1].mean():.3g} (change of VO)" in page.locator("#glance-here").inner_text()
+    kinds = ["stable", *(f"{share} % energy" for share in (90, 95, 99)), "entropy"]
+    assert page.locator("#rank option").all_inner_texts() == kinds
+    page.select_option("#rank", "95 % energy")
+    ranks = unit.energy_rank("VO")[-1, ..., 1]
+    assert heat(page, "VO") == pytest.approx(ranks.ravel(), rel=6e-3)
+    assert f"{ranks.mean():.3g} (change of VO)" in page.locator("#glance-here").inner_text()
 
 
 def test_a_layer_and_a_head_can_be_chosen_and_their_numbers_read(
@@ -104,9 +101,6 @@ def test_a_layer_and_a_head_can_be_chosen_and_their_numbers_read(
     for step in unit.spectra_steps:
         largest = float(unit.spectrum("VO", int(step))[2][1, 0])
         assert shown[f"change at epoch {step / 10:g} (step {step})"][0] == pytest.approx(largest, rel=1e-3)
-    values = unit.spectrum("VO", 40)[2][1]
-    count = int((values > 0.1 * values[0]).sum())
-    assert f"{count} values are above a tenth" in spectra.locator("figcaption").inner_text()
 
 
 def test_time_is_linear_or_logarithmic_zooms_and_plays(open_page: Open, tracked_page: Path) -> None:
@@ -148,17 +142,6 @@ def test_several_runs_are_chosen_between_listed_and_judged(
     assert judged == [[claim.name, claim.subject, claim.verdict] for claim in claims]
 
 
-def test_stages_are_shown(
-    open_page: Open, tracked: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stages = (FoundStage(40, (30, 50), 0.97, {"loss": None}),)  # type: ignore[dict-item]
-    found = watch.StagesFound(stages, ("loss",), 120)
-    monkeypatch.setattr(page_data, "found_stages", lambda _: found)
-    page = open_page(write_report(open(tracked["unit"]), tmp_path / "page.html"))
-    assert rows_of(page, "#found-here") == [["1", "40", "4", "30 to 50", "0.97", "loss"]]
-    assert page.locator("#ranks-here .rules rect").count() == 2
-
-
 def test_a_history_of_matrices_is_grey_while_its_changes_are_rounding_noise(
     open_page: Open, tmp_path: Path
 ) -> None:
@@ -187,24 +170,20 @@ def test_an_encoder_decoder_s_layers_and_other_matrices_have_their_names(
 ) -> None:
     model = nn.Transformer(8, 2, 1, 1, 8, batch_first=True)
     matrices = ["encoder.layers.0.linear1.weight"]
-    extra = {"base": HOSTILE, "adapter_rank": 3, "data": HOSTILE}
+    extra = {"base": HOSTILE, "data": HOSTILE}
     with watch.RankTracker(model, tmp_path / "run", matrices=matrices, extra=extra) as tracker:
-        for step in range(1, 4):
-            for weight in model.parameters():
-                weight.data += 0.1 * torch.randn_like(weight)
-            tracker.step(step, **{"perplexity/a": float(step)} if step == 2 else {})
+        for weight in model.parameters():
+            weight.data += 0.1 * torch.randn_like(weight)
+        tracker.step(1, **{"perplexity/a": 2.0})
     page = open_page(write_report(open(tmp_path / "run"), tmp_path / "page.html"))
     names = ["encoder.layers.0.self_attn", "decoder.layers.0.self_attn", "decoder.layers.0.multihead_attn"]
     titles = [f"layer {number} ({name})" for number, name in enumerate(names, start=1)]
     assert page.locator("#layer option").all_inner_texts() == ["all layers", *titles]
-    rows = page.locator(".heat").first.locator("tbody th")
-    assert rows.evaluate_all("all => all.every(one => one.scrollWidth <= one.clientWidth)")  # none is cut off
     figure = page.locator("#ranks-here figure").nth(2)
     assert figure.locator(".plot-key span").all_inner_texts() == matrices
     perplexity = page.locator("#training figure:visible")
     assert perplexity.locator("h4").all_inner_texts() == ["Perplexity, a"]
     assert perplexity.locator("path.dot").count() == 1  # of a single value
-    assert f"from {HOSTILE}" in page.locator(".story").inner_text()
     assert (page.locator("img").count(), page.locator("script").count()) == (0, 2)
 
 
