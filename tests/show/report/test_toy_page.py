@@ -13,7 +13,6 @@ from pages import (
     check_play,
     check_zoom,
     hover,
-    numbers_of,
     plain,
     rows_of,
     slide,
@@ -67,14 +66,6 @@ def test_the_panel_follows_the_slider_and_plots_can_be_read(
     assert theory == pytest.approx(float(last.point[coordinate]), abs=5.1e-4)
     check_zoom(page, f"#stages-here {PLOTS}")
     check_play(page, "#time")
-
-
-def test_the_numbers_of_a_plot_can_be_read(open_page: Open, run: ToyRun, toy_page: Path) -> None:
-    page, full = open_page(toy_page), run.full(0)
-    shown = numbers_of(page.locator("#full-here figure").nth(1))
-    for numbers, values in zip(shown.values(), full.singular_values_kq.T.numpy(), strict=True):
-        expected = [values[0], values[-1], values.min(), values.max()]
-        assert numbers == pytest.approx(expected, rel=1e-3, abs=2e-3)
 
 
 def test_names_are_text_and_several_runs_share_their_controls(

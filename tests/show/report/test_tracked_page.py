@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from pages import (
-    HOSTILE,
     PLOTS,
     Open,
     check_play,
@@ -163,28 +162,6 @@ def test_a_history_of_matrices_is_grey_while_its_changes_are_rounding_noise(
         assert not page.locator(hidden).is_visible()
     assert page.locator("#heads-here").inner_text() == "This run has no heads."
     assert "No claim is about these runs" in page.locator("#claims").inner_text()
-
-
-def test_an_encoder_decoder_s_layers_and_other_matrices_have_their_names(
-    open_page: Open, tmp_path: Path
-) -> None:
-    model = nn.Transformer(8, 2, 1, 1, 8, batch_first=True)
-    matrices = ["encoder.layers.0.linear1.weight"]
-    extra = {"base": HOSTILE, "data": HOSTILE}
-    with watch.RankTracker(model, tmp_path / "run", matrices=matrices, extra=extra) as tracker:
-        for weight in model.parameters():
-            weight.data += 0.1 * torch.randn_like(weight)
-        tracker.step(1, **{"perplexity/a": 2.0})
-    page = open_page(write_report(open(tmp_path / "run"), tmp_path / "page.html"))
-    names = ["encoder.layers.0.self_attn", "decoder.layers.0.self_attn", "decoder.layers.0.multihead_attn"]
-    titles = [f"layer {number} ({name})" for number, name in enumerate(names, start=1)]
-    assert page.locator("#layer option").all_inner_texts() == ["all layers", *titles]
-    figure = page.locator("#ranks-here figure").nth(2)
-    assert figure.locator(".plot-key span").all_inner_texts() == matrices
-    perplexity = page.locator("#training figure:visible")
-    assert perplexity.locator("h4").all_inner_texts() == ["Perplexity, a"]
-    assert perplexity.locator("path.dot").count() == 1  # of a single value
-    assert (page.locator("img").count(), page.locator("script").count()) == (0, 2)
 
 
 def test_a_run_without_ranks_or_changes_opens_and_says_so(
