@@ -61,18 +61,18 @@ def not_trained_for_it(runs: Sequence[TrackedRun]) -> str:
 
 
 class OnStudy(Statement):
-    """Judged by data set, on its main runs if no others are named."""
+    """Judged by data set, on its main runs if no others are named; not at all if there are none."""
 
     runs: Sequence[TrackedRun]
 
-    def __init__(self, study: Study, runs: Sequence[TrackedRun] = ()) -> None:
-        self.study, self.runs, self.data = study, runs or study.main, study.label
+    def __init__(self, study: Study, runs: Sequence[TrackedRun] | None = None) -> None:
+        self.study, self.runs, self.data = study, study.main if runs is None else runs, study.label
         self.left_out = tuple(one.name for one in study.members if one not in self.runs)
         self.excuse = not_trained_for_it(self.runs)
 
     @classmethod
     def on(cls, opened: Sequence[Run]) -> list[Statement]:
-        return [cls(study) for study in studies(opened)]
+        return [found for found in map(cls, studies(opened)) if found.runs]
 
     def parts(self) -> Sequence[str]:
         return self.study.main[0].products
@@ -112,10 +112,6 @@ class FunctionalRank(OnStudy):
 
     def __init__(self, study: Study) -> None:
         super().__init__(study, [run for run in study.main if run.truncation])
-
-    @classmethod
-    def on(cls, opened: Sequence[Run]) -> list[Statement]:
-        return [cls(study) for study in studies(opened) if any(run.truncation for run in study.main)]
 
     def parts(self) -> Sequence[str]:
         return ["KQ", "VO"]
