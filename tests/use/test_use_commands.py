@@ -142,7 +142,7 @@ def test_a_run_of_ours_brings_its_initial_weights_and_its_data(tmp_path: Path, c
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        ("extract gpt2/base gpt2/tuned", "--out is missing"),
+        ("extract gpt2/base gpt2/tuned", "--out"),
         ("extract gpt2/tuned gpt2/base --out a --gain 0.9 --data gpt2.txt", "swapped"),
         ("extract gpt2/base gpt2/tuned --out a --moments m", "--data"),
         ("shrink gpt2/base --out a --base gpt2/base", "--base and --data"),
