@@ -17,65 +17,36 @@ from rankrise.predict._loss import Loss, LossFunction, checked_loss
 from rankrise.predict._matrices.active import FactorSpace, Linearised, balanced
 from rankrise.predict._stages import Stage, Stages
 
-_SAME_POINT = 1e-3
-"""Two ends this close, as a fraction of the largest weight, are the same point."""
-
+_SAME_POINT = 1e-3  # two ends this close, as a fraction of the largest weight, are the same point
 _DURATION = 20.0  # The paper trains on for 1000 epochs without naming its step; 0.02 is stable at its size
 
 
 @dataclass(frozen=True)
 class Assumption:
-    """Whether an assumption holds: its `margin` is above 0, the smallest of the `margins` of the stages.
+    """Whether an assumption holds: its `margin`, the smallest of the `margins` of the stages, is above 0."""
 
-    `meaning` says what is measured.
-    """
-
-    name: str
     holds: bool
     margin: float
     margins: tuple[float, ...]
-    meaning: str
-
-    @staticmethod
-    def of(name: str, margins: list[float], meaning: str) -> "Assumption":
-        """An assumption that holds where every margin is above 0."""
-        return Assumption(name, min(margins) > 0, min(margins), tuple(margins), meaning)
 
 
-@dataclass(frozen=True, repr=False)
-class Assumptions:
-    """What the theory assumes, along the stages that were found.
-
-    Noise robustness is checked for diagonal networks, the gradient at zero and mixing for full matrices; the
-    others are None.
-    """
-
-    nondegeneracy: Assumption
-    strict_minima: Assumption
-    noise_robustness: Assumption | None = None
-    gradient_at_zero: Assumption | None = None
-    mixing: Assumption | None = None
-
-    @property
-    def checked(self) -> dict[str, Assumption]:
-        """Those that were checked, by name."""
-        return {name: one for name, one in vars(self).items() if one is not None}
+class Assumptions(dict[str, Assumption]):
+    """What the theory assumes along the stages that were found, by name."""
 
     @property
     def hold(self) -> bool:
         """Whether all of them hold."""
-        return all(one.holds for one in self.checked.values())
+        return all(one.holds for one in self.values())
 
     def to_dict(self) -> dict[str, Any]:
-        """Every assumption that was checked, for JSON."""
-        return {name: asdict(one) for name, one in self.checked.items()}
+        """Every assumption, for JSON."""
+        return {name: asdict(one) for name, one in self.items()}
 
     def __repr__(self) -> str:
-        every = self.checked.values()
         columns = {
-            "assumption": [one.name for one in every],
-            "holds": ["yes" if one.holds else "no" for one in every],
-            "margin": [f"{one.margin:.3g}" for one in every],
+            "assumption": [name.replace("_", " ") for name in self],
+            "holds": ["yes" if one.holds else "no" for one in self.values()],
+            "margin": [f"{one.margin:.3g}" for one in self.values()],
         }
         return text_table("All hold:" if self.hold else "Not all hold:", columns)
 
@@ -83,18 +54,18 @@ class Assumptions:
 def check_assumptions(
     loss: LossFunction, stages: Stages, noise: float = 1e-2, trials: int = 2, seed: int = 0
 ) -> Assumptions:
-    """Check, for each stage, what the theory assumes of it.
+    """Check, for each stage, what the theory assumes of it, by name.
 
-    - *Nondegeneracy*: no other direction is due at the same time, and a coordinate that left the support is
+    - `"nondegeneracy"`: no other direction is due at the same time, and a coordinate that left the support is
       driven away from it. The margin is the gap to the runner-up as a fraction of the stage's time, or the
       drive on one that left as a fraction of the largest drive at zero.
-    - *Strict minima*: the smallest eigenvalue of the Hessian in the weights at the point of rest is above 0;
-      for matrices, apart from the gauge `U g, V g^-T`. If a loss falls into blocks, theirs count.
-    - *Noise robustness* (diagonal): stage B, started with Gaussian noise of standard deviation `noise` on the
-      weights of the old support (the paper's 1e-2), ends at the same point, in each of some `trials`. The
+    - `"strict_minima"`: the smallest eigenvalue of the Hessian in the weights at the point of rest is above
+      0; for matrices, apart from the gauge `U g, V g^-T`. If a loss falls into blocks, theirs count.
+    - `"noise_robustness"` (diagonal): stage B, started with Gaussian noise of standard deviation `noise` on
+      the weights of the old support (the paper's 1e-2), ends at the same point, in each of some `trials`. The
       margin is 1 minus the distance of the two ends, in thousandths of the largest weight.
-    - *Gradient at zero* (matrices): some product has one. The margin is its largest singular value.
-    - *Mixing* (matrices): transitions couple the directions of a product, so that ordered exponents add. The
+    - `"gradient_at_zero"` (matrices): some product has one. The margin is its largest singular value.
+    - `"mixing"` (matrices): transitions couple the directions of a product, so ordered exponents add. The
       margin is the weakest link, as a fraction of the gradient, and 0 where directions fall into blocks.
 
     >>> from rankrise import predict
@@ -118,22 +89,16 @@ def check_assumptions(
             if stage.left:
                 drive = checked.value_and_gradient(stage.point)[1][list(stage.left)].abs().min()
                 gaps[number] = min(gaps[number], float(drive / at_zero.abs().max()))
-    where = "on the support" if stages.diagonal else "modulo gauge"
-    least = [_curvature(checked, stage) for stage in stages]
-    shared = (
-        Assumption.of("nondegeneracy", gaps, "relative gap in time to the runner-up"),
-        Assumption.of("strict minima", least, f"smallest eigenvalue of the Hessian in the weights {where}"),
-    )
+    margins = {"nondegeneracy": gaps, "strict_minima": [_curvature(checked, stage) for stage in stages]}
     if stages.diagonal:
-        margins = _returns(checked, stages, noise, trials, torch.Generator().manual_seed(seed))
-        returns = "1 less the distance of stage B's end from its point, in thousandths of the largest weight"
-        return Assumptions(*shared, noise_robustness=Assumption.of("noise robustness", margins, returns))
-    largest = max(float(torch.linalg.matrix_norm(part, 2)) for part in checked.split(at_zero))
-    weakest = "weakest link between the directions of a product in a transition"
+        source = torch.Generator().manual_seed(seed)
+        margins["noise_robustness"] = _returns(checked, stages, noise, trials, source)
+    else:
+        slopes = checked.split(at_zero)
+        margins["gradient_at_zero"] = [max(float(torch.linalg.matrix_norm(part, 2)) for part in slopes)]
+        margins["mixing"] = [stage.mixing for stage in stages]
     return Assumptions(
-        *shared,
-        gradient_at_zero=Assumption.of("gradient at zero", [largest], "its largest singular value"),
-        mixing=Assumption.of("mixing", [stage.mixing for stage in stages], weakest),
+        {name: Assumption(min(every) > 0, min(every), tuple(every)) for name, every in margins.items()}
     )
 
 
@@ -147,13 +112,12 @@ def _curvature(loss: Loss, stage: Stage) -> float:
         weights = stage.point[support].sign() * stage.point[support].abs().sqrt()
         hessian = 4 * weights[:, None] * weights * loss.hessian(stage.point, support)[support]
         return float(torch.linalg.eigvalsh(hessian)[0])
-    ranks = tuple(min(shape) - len(rates) for shape, rates in zip(loss.shapes, stage.rates, strict=True))
-    space = FactorSpace(loss, ranks)
-    x = space.pack(balanced(stage.points, ranks))
+    space = FactorSpace(loss, stage.ranks)
+    x = space.pack(balanced(stage.points, stage.ranks))
     spectrum = Linearised(space, space.here(x), dense=True).spectrum
     assert spectrum is not None
     values = -spectrum.values
-    gauge = sum(rank * rank for rank in ranks)
+    gauge = sum(rank * rank for rank in stage.ranks)
     kept = values[values.abs().argsort(descending=True)[: len(values) - gauge]]
     return float(kept.min()) if len(kept) else math.inf
 

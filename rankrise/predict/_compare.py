@@ -21,9 +21,8 @@ from rankrise.predict._stages import Stages
 class StageComparison:
     """One stage as predicted and in the flow.
 
-    `flow_time` is when the flow's product (a coordinate, in a diagonal network) rises to this `rank` above
-    the threshold, inf if never. In the `middle` of the plateau, `point_error` is the largest distance of the
-    flow from the stage's point.
+    `flow_time` is when the flow's product rises to this `rank` above the threshold, inf if never. In the
+    `middle` of the plateau, `point_error` is the largest distance of the flow from the stage's point.
     """
 
     time: float
@@ -84,11 +83,6 @@ class Convergence:
     slopes: tuple[float, ...]
     slope_errors: tuple[float, ...]
 
-    @property
-    def largest_slope_error(self) -> float:
-        """The largest relative error of a slope."""
-        return max(self.slope_errors, default=math.nan)
-
     def __repr__(self) -> str:
         scales = [one.log_inverse_alpha / math.log(10) for one in self.comparisons]
         columns = {
@@ -96,7 +90,8 @@ class Convergence:
             "largest error of a time": [f"{100 * error:.3g} %" for error in self.time_errors],
             "of a point": [f"{error:.2g}" for error in self.point_errors],
         }
-        title = f"{len(self.slopes)} stages; times in the limit are off by {self.largest_slope_error:.1g}"
+        off = max(self.slope_errors, default=math.nan)
+        title = f"{len(self.slopes)} stages; times in the limit are off by {off:.1g}"
         return text_table(f"{title}, and errors fall like 1/log(1/alpha)^{self.time_exponent:.2f}:", columns)
 
 
@@ -126,25 +121,25 @@ def compare(
     comparisons = tuple(_compare_one(stages, one, threshold) for one in ordered)
     count = min(len(one.stages) for one in comparisons)
     shared = [replace(one, stages=one.stages[:count]) for one in comparisons]
+    predicted = [stage.time for stage in stages][:count]
     time_errors = tuple(one.largest_time_error for one in shared)
-    exponent, slopes = math.nan, (math.nan,) * count
+    exponent, slopes = math.nan, [math.nan] * count
     if len(shared) > 1:
         if all(0 < error < math.inf for error in time_errors):
             scales = [-math.log(one.log_inverse_alpha) for one in shared]
             exponent = linear_regression(scales, [math.log(error) for error in time_errors]).slope
         first, last = shared[-2:]
         other, unit = first.log_inverse_alpha, last.log_inverse_alpha
-        slopes = tuple(
+        slopes = [
             (late.flow_time * unit - early.flow_time * other) / (unit - other)
             for early, late in zip(first.stages, last.stages, strict=True)
-        )
-    predicted = [stage.time for stage in shared[-1].stages]
+        ]
     return Convergence(
         comparisons=comparisons,
         time_errors=time_errors,
         point_errors=tuple(one.largest_point_error for one in shared),
         time_exponent=exponent,
-        slopes=slopes,
+        slopes=tuple(slopes),
         slope_errors=tuple(abs(slope - time) / time for slope, time in zip(slopes, predicted, strict=True)),
     )
 
@@ -154,25 +149,14 @@ def _compare_one(stages: Stages, flow: Flow, threshold: float) -> FlowComparison
         raise RankriseError(
             f"stages are of shapes {stages.shapes[:4]} and the flow of {flow.shapes[:4]}: pass one loss's."
         )
-    rises, last, rows = flow.rises(threshold), float(flow.times[-1]), list[StageComparison]()
+    last, rows = float(flow.times[-1]), list[StageComparison]()
     # The last plateau lasts as long as the flow if nothing moves any more, else it has no known end.
     times = [stage.time for stage in stages]
     ends = [*times[1:], last if stages.ending == "nothing moves" else min([last, *times[-1:]])]
-    for stage, end in zip(stages, ends, strict=False):
+    for stage, end, flow_time in zip(stages, ends, flow.times_of(stages, threshold), strict=False):
         middle = (stage.time + end) / 2
         if not stage.time < middle <= last:
             break
-        here = flow.products(flow.place_at(middle))
-        # A product that loses a direction and regains it has several rises.
-        risen = rises.get((stage.product, stage.rank), ())
-        rows.append(
-            StageComparison(
-                time=stage.time,
-                flow_time=min(risen, key=lambda rise: abs(rise - stage.time), default=math.inf),
-                middle=middle,
-                point_error=float((here - stage.point).abs().max()),
-                product=stage.product,
-                rank=stage.rank,
-            )
-        )
+        error = float((flow.products(flow.place_at(middle)) - stage.point).abs().max())
+        rows.append(StageComparison(stage.time, flow_time, middle, error, stage.product, stage.rank))
     return FlowComparison(flow.log_inverse_alpha, threshold, tuple(rows))

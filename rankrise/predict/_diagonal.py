@@ -30,14 +30,11 @@ from rankrise.predict._loss import Loss
 from rankrise.predict._paths import Moment, StepTooSmall
 from rankrise.predict._stages import FLAT
 
-_RTOL = 1e-13
-"""Next to nothing, because errors count in z itself; by scipy's rule, Newton's method then stops at 2 % of
-the tolerance."""
+_RTOL = 1e-13  # next to nothing: errors count in z itself, and Newton's method stops at 2 % of the tolerance
 _ACTIVE = 1e-4
 _DOORSTEP = 1e-2
 _SEED_SIZE = 1e-4
-_ROUGH = 0.1
-"""The path needs no more accuracy than it takes to stay in its basin."""
+_ROUGH = 0.1  # the path needs no more accuracy than it takes to stay in its basin
 _ALMOST_STILL = 0.1
 _ENDLESS = 1e-12
 _STILL = 1e-7
@@ -98,14 +95,7 @@ class Coordinates(NamedTuple):
         return low, torch.where(self.rising == 0, math.inf, height)
 
     def weights(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """The weights (u, v) at `z`, (p,) each; those too small for a float are zero.
-
-        >>> u, v = torch.tensor([2.0, 1.0, -0.5]).double(), torch.tensor([1.0, -1.0, 3.0]).double()
-        >>> coordinates, z = Coordinates.of_weights(u, v)
-        >>> torch.stack(coordinates.weights(z))
-        tensor([[ 2.0000,  1.0000, -0.5000],
-                [ 1.0000, -1.0000,  3.0000]], dtype=torch.float64)
-        """
+        """The weights (u, v) at `z`, (p,) each; those too small for a float are zero."""
         rising, falling = self._exponentials(z, root=2)
         larger, smaller = self.sign * (rising + falling), self.sign * (rising - falling)
         return torch.where(self.swapped, smaller, larger), torch.where(self.swapped, larger, smaller)

@@ -1,7 +1,7 @@
 """Gradient flow at any initialisation scale: of diagonal networks exactly (Eq. 4), and of full matrices."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Literal, NamedTuple
@@ -17,14 +17,13 @@ from rankrise.predict._loss import Loss, LossFunction, Shape, checked_loss, spli
 from rankrise.predict._matrices.columns import Columns
 from rankrise.predict._matrices.follow import follow_columns
 from rankrise.predict._paths import Moment, StepTooSmall, hermite, passages
+from rankrise.predict._stages import Stage
 
 Array = Tensor | NDArray[Any] | Sequence[float] | Sequence[Sequence[float]]
 
-_LONGEST = 1e9
-"""Beyond this rescaled time, float64 has no room for steps."""
+_LONGEST = 1e9  # beyond this rescaled time, float64 has no room for steps
 _LOOSEST_MATRIX_STEP = 1e-2
-_RESOLVED = 1e-9
-"""A singular value below this fraction of the largest is rounding in the product."""
+_RESOLVED = 1e-9  # a singular value below this fraction of the largest is rounding in the product
 
 
 class Crossing(NamedTuple):
@@ -108,17 +107,19 @@ class Flow:
         one tensor (min(d1, d2),) per product, of its singular values.
         """
         first = [torch.full((min(shape),), math.inf, dtype=torch.float64) for shape in self.shapes]
-        for (product, rank), times in self.rises(threshold).items():
-            first[product][rank - 1] = times[0]
+        for crossing in reversed(self.crossings(threshold)):
+            if crossing.upward:
+                first[crossing.product][crossing.rank - 1] = crossing.time
         return torch.cat(first) if self.diagonal else tuple(first)
 
-    def rises(self, threshold: float = 1e-3) -> dict[tuple[int, int], list[float]]:
-        """The times of rises above `threshold`, by (product, rank); the rank of a coordinate is 1."""
-        times: dict[tuple[int, int], list[float]] = {}
+    def times_of(self, stages: Iterable[Stage], threshold: float = 1e-3) -> list[float]:
+        """When each stage's product rises to its rank, inf for never; of several rises the nearest one."""
+        rises: dict[tuple[int, int], list[float]] = {}
         for crossing in self.crossings(threshold):
             if crossing.upward:
-                times.setdefault((crossing.product, crossing.rank), []).append(crossing.time)
-        return times
+                rises.setdefault((crossing.product, crossing.rank), []).append(crossing.time)
+        every = ((stage.time, rises.get((stage.product, stage.rank), ())) for stage in stages)
+        return [min(risen, key=lambda one: abs(one - time), default=math.inf) for time, risen in every]
 
     def crossings(self, threshold: float = 1e-3) -> list[Crossing]:
         """Every rise above `threshold` and every fall below it, in order of time."""
@@ -143,23 +144,16 @@ class Flow:
         value = values[each, indices]
         return torch.where(value > _RESOLVED * values[:, 0], found / value, math.nan)
 
-    def singular_values(self, product: int = 0) -> Tensor:
-        """The singular values (n, min(d1, d2)) of a full product at every moment, largest first."""
-        return self.log_singular_values[product].exp()
-
     def to_dict(self) -> dict[str, Any]:
         """The moments of the flow, and when what became active, for JSON."""
-        about = {
-            name: getattr(self, name) for name in ("log_inverse_alpha", "ending", "message", "gradients")
-        }
+        names = ("log_inverse_alpha", "ending", "message", "gradients")
+        about = {name: getattr(self, name) for name in names}
         about |= {"times": self.times.tolist(), "losses": self.losses.tolist()}
         active = self.activation_times()
         if self.diagonal:
             return about | {"activation_times": active.tolist(), "values": self.values.tolist()}
-        return about | {
-            "activation_times": [times.tolist() for times in active],
-            "singular_values": [logs.exp().tolist() for logs in self.log_singular_values],
-        }
+        sizes = [logs.exp().tolist() for logs in self.log_singular_values]
+        return about | {"activation_times": [times.tolist() for times in active], "singular_values": sizes}
 
     def __repr__(self) -> str:
         scale = f"alpha = 10^{-self.log_inverse_alpha / math.log(10):.4g}"

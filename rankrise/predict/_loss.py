@@ -74,7 +74,10 @@ class Loss:
         self.counts["gradients"] += 1
         supplied = getattr(self.function, "value_and_gradient", None)
         if supplied is None:
-            return value_and_gradient(self, flat)
+            with torch.enable_grad():
+                flat = flat.detach().requires_grad_()
+                value = self(flat)
+                return value.detach(), torch.autograd.grad(value, flat)[0]
         value, found = supplied(*self._arguments(flat))
         gradient = found if self.diagonal else flattened(found)
         return value, gradient if self.support is None else gradient[self.support]
@@ -113,15 +116,6 @@ class Loss:
         if self.support is None:
             return (flat,)
         return (flat.new_zeros(self.size).index_put((self.support,), flat),)
-
-
-def value_and_gradient(function: LossFunction, point: Tensor) -> tuple[Tensor, Tensor]:
-    """The value and the gradient of a function of one vector, by autograd."""
-    with torch.enable_grad():
-        point = point.detach().requires_grad_()
-        value = function(point)
-        (gradient,) = torch.autograd.grad(value, point)
-    return value.detach(), gradient
 
 
 def _in_parts(product: Callable[[Tensor], Tensor], directions: Tensor) -> Tensor:

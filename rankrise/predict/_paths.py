@@ -28,11 +28,7 @@ class Moment:
 
 
 def hermite(part: Any, step: Any, ends: tuple[Any, Any], rates: tuple[Any, Any]) -> Any:
-    """The cubic through values and rates at both ends of a step, at a `part` of it from 0 to 1.
-
-    >>> [hermite(part, 2.0, (1.0, 5.0), (2.0, 2.0)) for part in (0.0, 0.5, 1.0)]
-    [1.0, 3.0, 5.0]
-    """
+    """The cubic through values and rates at both ends of a step, at a `part` of it from 0 to 1."""
     rest = 1 - part
     return rest * rest * ((1 + 2 * part) * ends[0] + part * step * rates[0]) + part * part * (
         (1 + 2 * rest) * ends[1] - rest * step * rates[1]

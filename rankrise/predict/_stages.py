@@ -14,8 +14,7 @@ StagesEnding = Literal[
 ]
 Mixing = Literal["ordered", "tracked"]
 
-FLAT = 1e-9
-"""A rate below this fraction of the largest at zero is nothing."""
+FLAT = 1e-9  # a rate below this fraction of the largest at zero is nothing
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,13 +28,9 @@ class Stage:
     - `left` are the products that lost a direction on the way, one entry per direction.
     - `runner_up` is when another direction would have been next, had this one not moved. `tied` are the
       products with a direction due at the same time: then the theory does not say what happens.
-
-    Only for matrices, per product, at the beginning of the plateau:
-
-    - `rates` of the inactive directions, the singular values of the reduced gradient;
-    - `exponents`, how far each has come; at 1 a direction becomes active;
-    - `mixing`, the weakest link between directions in this transition, as a fraction of the gradient: 0 where
-      they fall into blocks, inf where each product has at most one inactive direction.
+    - Only for matrices, `ranks` are those of all products, and `mixing` is the weakest link between
+      directions in this transition, as a fraction of the gradient: 0 where they fall into blocks, inf where
+      each product has at most one inactive direction.
     """
 
     time: float
@@ -48,8 +43,7 @@ class Stage:
     left: tuple[int, ...]
     runner_up: float
     tied: tuple[int, ...]
-    rates: tuple[Tensor, ...] = ()
-    exponents: tuple[Tensor, ...] = ()
+    ranks: tuple[int, ...] = ()
     mixing: float = 0.0
 
     @property
@@ -130,16 +124,12 @@ class Stages:
         names = ["time", "coordinate", "sign", "rank", "loss", "left", "runner_up", "tied"]
         about = {name: getattr(self, name) for name in ("ending", "message", "initial_loss")}
         if not self.diagonal:
-            names[1:2] = ["product", "gap", "mixing"]
+            names += ["product", "gap", "mixing"]
             about |= {name: getattr(self, name) for name in ("mixing", "shapes", "gradients")}
         about["stages"] = rows = [{name: getattr(stage, name) for name in names} for stage in self]
         for row, stage in zip(rows, self, strict=True):
             if label is not None:
                 row["label"] = label(stage.product)
-            if not self.diagonal:
-                row |= {
-                    name: [part.tolist() for part in getattr(stage, name)] for name in ("rates", "exponents")
-                }
             if points:
                 name, point = ("point", stage.point) if self.diagonal else ("points", stage.points)
                 row[name] = [part.tolist() for part in point]
@@ -147,22 +137,10 @@ class Stages:
 
     @staticmethod
     def from_dict(record: Mapping[str, Any], points: Tensor) -> "Stages":
-        """The stages of a diagonal network from `to_dict`, with their `points` (stages, p).
-
-        >>> import torch
-        >>> from rankrise import predict
-        >>> target = torch.tensor([1.0, -2.0], dtype=torch.float64)
-        >>> stages = predict.greedy(lambda a: ((a - target) ** 2).sum() / 2, 2)
-        >>> Stages.from_dict(stages.to_dict(), torch.stack([stage.point for stage in stages]))[0].point
-        tensor([ 0., -2.], dtype=torch.float64)
-        """
+        """The stages of a diagonal network from `to_dict`, with their `points` (stages, p)."""
         shapes, stages = ((1, 1),) * points.shape[1], []
         for row, point in zip(record["stages"], points, strict=True):
             time, coordinate, sign, loss = (row[name] for name in ("time", "coordinate", "sign", "loss"))
-            left, tied, runner_up = (
-                tuple(row["left"]),
-                tuple(row["tied"]),
-                float(row["runner_up"]),
-            )  # or "inf"
+            left, tied, runner_up = tuple(row["left"]), tuple(row["tied"]), float(row["runner_up"])
             stages.append(Stage(time, coordinate, sign, 1, loss, point, shapes, left, runner_up, tied))
         return Stages(tuple(stages), shapes, record["initial_loss"], record["ending"], record["message"])

@@ -1,6 +1,5 @@
 """Predicted stages as a table on the terminal, with a flow beside them."""
 
-import math
 from collections.abc import Callable
 
 from rankrise.predict import Flow, Stages
@@ -22,13 +21,8 @@ def print_stages(stages: Stages, label: Callable[[int], str], flow: Flow | None 
     console = safe_console(highlight=False, soft_wrap=True)
     columns = stages.table(label)
     if flow is not None:
-        rises = flow.rises()
-        times = []
-        for stage in stages:
-            of_stage = rises.get((stage.product, stage.rank), ())
-            times.append(min(of_stage, key=lambda rise: abs(rise - stage.time), default=math.inf))
         first = {name: columns.pop(name) for name in ("stage", "T_k") if name in columns}
-        columns = first | {"flow": [f"{time:.4f}" for time in times]} | columns
+        columns = first | {"flow": [f"{time:.4f}" for time in flow.times_of(stages)]} | columns
     if stages:
         title = "Algorithm 1" if stages.diagonal else "Stages of full weight matrices"
         title += " and the flow" if flow is not None else ""

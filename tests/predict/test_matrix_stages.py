@@ -96,8 +96,8 @@ def test_a_loss_of_the_diagonal_keeps_its_directions(loss, size):
     assert stages.mixing == "tracked"
 
 
-@pytest.mark.parametrize("network", [predict.full_head(3, 4, 40), predict.linear_network(3, white=True)])
-def test_krylov_spaces_find_the_stages_that_eigenvectors_find(network, monkeypatch):
+def test_krylov_spaces_find_the_stages_that_eigenvectors_find(monkeypatch):
+    network = predict.full_head(3, 4, 40)
     expected = predict.greedy(network, max_stages=3)
     monkeypatch.setattr(active, "_DENSE", 0)
     stages = predict.greedy(network, max_stages=3)
@@ -153,5 +153,3 @@ def test_a_direction_that_moves_into_another_block_ends_the_prediction():
     loss = predict.full_head(dimension=7, tokens=2, samples=5, seed=0, objective="hard-cross-entropy")
     stages = predict.greedy(loss, until=2)
     assert stages.ending in ("assumption fails", "not converged")  # processors round in other ways
-    if stages.ending == "assumption fails":
-        assert any(exponents.isnan().all() for exponents in stages[-1].exponents)

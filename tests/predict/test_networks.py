@@ -24,7 +24,6 @@ BUILDERS = {
     "head": lambda **settings: diagonal_head(4, 3, 7, **settings),
     "transformer": lambda **settings: diagonal_transformer(3, 2, 2, 3, 4, **settings),
     "linear": lambda **settings: linear_network(5, samples=9, diagonal=True, **settings),
-    "orthogonal": lambda **settings: linear_network(5, samples=9, white=True, diagonal=True, **settings),
 }
 
 sizes = st.integers(1, 5)

@@ -15,9 +15,7 @@ from torch import Tensor
 
 _ORTHOGONAL = 1e-13
 _MOST_SWEEPS = 12
-_FAR = 9.0
-"""The e-foldings from which on one column is next to nothing beside another."""
-_RESOLVED = 1e-7
+_FAR = 9.0  # the e-foldings from which on one column is next to nothing beside another
 _KNOWN = 0.1
 """Between columns of about the initial size or below, float64 does not keep the conserved quantity."""
 
@@ -66,7 +64,6 @@ class Columns:
         Jacobi's keep graded columns accurate (Demmel & Veselic, SIAM J. Matrix Anal. Appl. 13, 1992).
         """
         self._sort(beginning)
-        self._rotate_near(beginning)
         for _ in range(_MOST_SWEEPS):
             part = self.directions[:, beginning:]
             overlaps = (part.T @ part).fill_diagonal_(0)
@@ -81,21 +78,6 @@ class Columns:
         place[beginning:] = beginning + self.logs[beginning:].argsort(descending=True)
         self.directions, self.logs = self.directions[:, place], self.logs[place]
         self.conserved = self.conserved[place][:, place]
-
-    def _rotate_near(self, beginning: int) -> None:
-        """Rotate the largest columns, as far as they are of about one size, by their singular vectors."""
-        count = int((self.logs[beginning:] > self.logs[beginning : beginning + 1] - _FAR).sum())
-        if count < 2:
-            return
-        part, highest = slice(beginning, beginning + count), float(self.logs[beginning])
-        scaled = self.directions[:, part] * (self.logs[part] - highest).exp()
-        _, sizes, right = torch.linalg.svd(scaled, full_matrices=False)
-        if len(sizes) < count or float(sizes[-1]) < _RESOLVED * float(sizes[0]):
-            return
-        self.set_columns(part, scaled @ right.T, highest)
-        turn = torch.eye(len(self.logs), dtype=right.dtype)
-        turn[part, part] = right.T
-        self.conserved = turn.T @ self.conserved @ turn
 
     def _rotate_pairs(self, first: Tensor, second: Tensor) -> None:
         swapped = self.logs[first] < self.logs[second]
@@ -166,11 +148,7 @@ class Columns:
 
 @cache
 def rounds(count: int) -> list[tuple[Tensor, Tensor]]:
-    """Every pair of `count` columns once, in rounds of disjoint pairs (a round-robin tournament).
-
-    >>> [(first.tolist(), second.tolist()) for first, second in rounds(3)]
-    [([1], [2]), ([0], [2]), ([0], [1])]
-    """
+    """Every pair of `count` columns once, in rounds of disjoint pairs (a round-robin tournament)."""
     circle, found = torch.arange(count + count % 2), []
     for _ in circle[1:]:
         one, other = circle[: len(circle) // 2], circle.flip(0)[: len(circle) // 2]

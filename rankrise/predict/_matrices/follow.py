@@ -19,17 +19,12 @@ from rankrise.predict._matrices.active import FactorSpace, Linearised, Step, nex
 from rankrise.predict._matrices.columns import GAUSS, Columns, advance
 from rankrise.predict._paths import Moment, StepTooSmall
 
-VISIBLE = 1e-5
-"""A column below this size changes a product by less than 1e-10."""
+VISIBLE = 1e-5  # a column below this size changes a product by less than 1e-10
 
-_SPREAD = 16.0
-"""The e-foldings by which the columns of a product may drift apart before they are rotated."""
-_BEND = 0.1
-"""How much the gradient may change within a step of the linear flow, times its length."""
-_GROWTH = 0.7
-"""The e-foldings by which an active column may grow between two moments that are kept."""
-_OVERSHOOT = 1.5
-"""The e-foldings by which a column too small to see may grow beyond that within a step."""
+_SPREAD = 16.0  # the e-foldings by which the columns of a product may drift apart before they are rotated
+_BEND = 0.1  # how much the gradient may change within a step of the linear flow, times its length
+_GROWTH = 0.7  # the e-foldings by which an active column may grow between two moments that are kept
+_OVERSHOOT = 1.5  # the e-foldings by which a column too small to see may grow beyond that within a step
 _SMALLEST_STEP = 1e-13
 
 

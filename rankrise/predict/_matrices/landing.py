@@ -16,8 +16,7 @@ from torch import Tensor
 from rankrise.predict._loss import Loss, flattened
 from rankrise.predict._matrices.active import Factors, FactorSpace, Here, Linearised, balanced, next_length
 
-_ROUGH = 0.03
-"""The error of a step, as a fraction of each column: the path has to stay in its basin, no more."""
+_ROUGH = 0.03  # the error of a step, as a fraction of each column: the path has to stay in its basin, no more
 _ALMOST_STILL = 0.1
 _STILLER = 0.2
 """Newton's method is tried when the pace has fallen to this part, and again after it fell as much more."""
@@ -25,8 +24,7 @@ _VANISHING = 1e-5
 _CLOSE = 0.3
 _FLAT = 1e-9
 _STILL = 1e-12
-_ROUNDING = 1e-8
-"""After so small a move of Newton's method the next one, its square, is rounding."""
+_ROUNDING = 1e-8  # after so small a move of Newton's method the next one, its square, is rounding
 _MOST_STEPS = 150
 _MOST_NEWTON_STEPS = 30
 _MOST_CONJUGATE_STEPS = 500

@@ -28,8 +28,7 @@ from rankrise.predict._stages import FLAT, Mixing
 
 _SEED_SIZE = 1e-3
 _PROBE = 0.3
-_NO_COUPLING = 1e-8
-"""A coupling below this fraction of the gradient is rounding."""
+_NO_COUPLING = 1e-8  # a coupling below this fraction of the gradient is rounding
 
 Places = list[list[int]]
 """Blocks of directions, each a list of places in a frame."""
@@ -48,11 +47,6 @@ class Modes:
     rank: int
     rates: Tensor
     exponents: Tensor
-
-    @property
-    def pairs(self) -> int:
-        """min(d1, d2)."""
-        return min(len(self.left), len(self.right))
 
     def block(self, places: list[int]) -> tuple[Tensor, Tensor]:
         """The left and right directions at some places, as far as each side has them."""
@@ -78,9 +72,6 @@ def blocks_of(largest: Tensor) -> tuple[Places, float]:
     """The blocks of coupled directions, and the weakest link that holds all of them together.
 
     `largest` (m, m), m = max(d1, d2), has the largest entries of the gradient in the frame of the directions.
-
-    >>> blocks_of(torch.tensor([[1.0, 0.2, 0.0], [0.2, 1.0, 0.0], [0.0, 0.0, 1.0]]))
-    ([[0, 1], [2]], 0.0)
     """
     reach = torch.maximum(largest, largest.T) / (float(largest.max()) or 1.0)
     reach.fill_diagonal_(math.inf)
@@ -95,24 +86,23 @@ def carry(old: Modes, new: Modes, winner: int | None, blocks: Places) -> tuple[M
     """The new modes with their exponents after a transition, and whether the theory covers it.
 
     `winner` is the old mode that became active. The theory does not say what follows when a direction is
-    dropped from a block with other inactive ones, or moves from one block into another; in the latter case
-    the exponents are unknown.
+    dropped from a block with other inactive ones, or moves from one block into another.
     """
-    shares = []
+    shares, pair_count = [], old.rank + len(old.rates)
     for block in blocks:
         left, right = old.block(block)
-        share = (left.T @ new.left).square().sum(0)[: new.pairs]
-        shares.append(share + (right.T @ new.right).square().sum(0)[: new.pairs])
+        share = (left.T @ new.left).square().sum(0)[:pair_count]
+        shares.append(share + (right.T @ new.right).square().sum(0)[:pair_count])
     home = torch.stack(shares).argmax(0).tolist()  # the block in which each new pair of directions lies
     exponents, clear = torch.zeros_like(new.exponents), True
     for number, block in enumerate(blocks):
-        pairs = [place for place in block if place < old.pairs]
+        pairs = [place for place in block if place < pair_count]
         before = [place for place in pairs if place >= old.rank and place - old.rank != winner]
-        now = [place for place in range(new.pairs) if home[place] == number]
+        now = [place for place in range(pair_count) if home[place] == number]
         after = [place for place in now if place >= new.rank]
         dropped = len(after) - len(before)
         if dropped < 0 or len(now) != len(pairs):
-            return replace(new, exponents=torch.full_like(exponents, torch.nan)), False
+            return new, False
         if not after:
             continue
         held = [float(old.exponents[place - old.rank]) for place in before] + [1.0] * dropped
@@ -217,7 +207,6 @@ class MatrixPlateau:
             "sign": 1,
             "rank": new[product].rank,
             "left": rest.dropped,
-            "rates": tuple(one.rates for one in new),
-            "exponents": tuple(one.exponents for one in new),
+            "ranks": rest.ranks,
             "mixing": weakest,
         }

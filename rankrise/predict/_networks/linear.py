@@ -49,20 +49,17 @@ class LinearNetwork:
         """The Hessian (d1 d2, d1 d2), which is the same everywhere."""
         return self._hessian
 
+    @cached_property
+    def _hessian(self) -> Tensor:
+        (shape,) = self.shapes
+        hessian: Tensor = torch.func.hessian(self)(self.inputs.new_zeros(shape))
+        return hessian.flatten(0, 1).flatten(1)
+
     def _missed(self, product: Tensor) -> Tensor:
         outputs = self.inputs @ product
         if self.right is not None:
             outputs = (outputs * self.right).sum(1, keepdim=True)
         return outputs - self.targets
-
-    @cached_property
-    def _hessian(self) -> Tensor:
-        if self.right is not None:
-            measurements = (self.inputs[:, :, None] * self.right[:, None]).flatten(1)
-            return measurements.T @ measurements / len(measurements)
-        moments = self.inputs.T @ self.inputs / len(self.inputs)
-        unit = torch.eye(self.targets.shape[1], dtype=moments.dtype)
-        return torch.kron(moments, unit)
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +104,6 @@ def linear_network(
     outputs: int | None = None,
     samples: int = 200,
     seed: int = 0,
-    white: bool = False,
     diagonal: bool = False,
     objective: Objective = "squared",
 ) -> LinearNetwork | DiagonalLinear:
@@ -115,25 +111,18 @@ def linear_network(
 
     With full matrices, inputs have standard deviations from 0.5 to 1.5, and the teacher is a Gaussian matrix.
     With `diagonal` weights there is one output, inputs are standard Gaussian, and so are the teacher's u and
-    v; only these take an `objective`. If `white`, the columns of the inputs are orthogonal, with mean square
-    1: then nothing mixes (Saxe et al. 2014), and a coordinate of a diagonal flow is a logistic curve.
+    v; only these take an `objective`.
 
     >>> network = linear_network(3, 2, samples=30)
     >>> network.shapes, float(network(network.teacher))
     (((3, 2),), 0.0)
-    >>> network = linear_network(3, samples=20, white=True, diagonal=True)
-    >>> network.size, network.hessian(network.teacher).diagonal().round(decimals=9).tolist()
-    (3, [1.0, 1.0, 1.0])
     """
     if not diagonal and objective != "squared":
         raise RankriseError(f"objective is {objective}: pass diagonal=True, full matrices take squared only.")
     source = torch.Generator().manual_seed(seed)
     x = gaussian(source, samples, inputs)
-    if white:
-        x = torch.linalg.qr(x).Q * samples**0.5
-    elif not diagonal:
-        x = x * torch.linspace(0.5, 1.5, inputs, dtype=torch.float64)
     if not diagonal:
+        x = x * torch.linspace(0.5, 1.5, inputs, dtype=torch.float64)
         matrix = gaussian(source, inputs, outputs or inputs)
         return LinearNetwork(x, (x @ matrix), teacher=matrix)
     teacher = gaussian(source, inputs) * gaussian(source, inputs)

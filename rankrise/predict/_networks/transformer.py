@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from rankrise.foundations.objective import Objective
-from rankrise.predict._loss import value_and_gradient
 from rankrise.predict._networks import data
 from rankrise.predict._networks.head import DiagonalAttention
 
@@ -59,7 +58,8 @@ class DiagonalTransformer(DiagonalAttention):
 
     def value_and_gradient(self, a: Tensor) -> tuple[Tensor, Tensor]:
         """The loss and its gradient (p,) at `a`, by autograd."""
-        return value_and_gradient(self, a)
+        gradient, value = torch.func.grad_and_value(self)(a)
+        return value, gradient
 
     def label(self, coordinate: int) -> str:
         """The name of a coordinate, such as "layer 2 head 1 KQ 3": layers and heads count from 1 in names."""
