@@ -181,12 +181,6 @@ class TrackedRun:
         """The stable rank that rounding alone would give; for a history."""
         return self.curve(which, "noise_rank")
 
-    def mean_noise(self, product: str) -> tuple[Array, Array]:
-        """Means of `noise_share` and `noise_rank` over the heads of each layer, [measured steps, layers]."""
-        curves = self.noise_share(product), self.noise_rank(product)
-        share, rank = (numpy.ma.masked_invalid(one).mean(axis=-1).filled(numpy.nan) for one in curves)
-        return share, rank
-
     def below_noise(self, which: str) -> NDArray[numpy.bool_]:
         """Where rounding explains at least half of the change's square: its ranks are those of noise."""
         return self.noise_share(which) >= NOISE_LIMIT
