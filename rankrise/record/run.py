@@ -122,12 +122,13 @@ class TrackedRun:
     def clear(self) -> NDArray[numpy.bool_]:
         """Which of `finite_steps` are above rounding noise, bool [k]: for every product, at least half of the
         heads are; without heads, at least half of the matrices."""
-        heads = sum(len(layer["tracked_heads"]) for layer in self.layers)
-        below = [self.below_noise(which)[self.finite].sum(axis=(1, 2)) for which in self.products]
-        if not below and self.matrices:
-            below = [sum(self.below_noise(which)[self.finite].astype(int) for which in self.matrices)]
-        most = (heads if self.products else len(self.matrices)) / 2
-        return numpy.all([numpy.ones(len(self.finite_steps)), *(count <= most for count in below)], axis=0)
+        if self.products:
+            most = sum(len(layer["tracked_heads"]) for layer in self.layers) / 2
+            below = [self.below_noise(which)[self.finite].sum(axis=(1, 2)) for which in self.products]
+        else:
+            most = len(self.matrices) / 2
+            below = [numpy.sum([self.below_noise(which)[self.finite] for which in self.matrices], axis=0)]
+        return numpy.all([count <= most for count in below], axis=0)
 
     @property
     def noisy_steps(self) -> Array:
