@@ -62,7 +62,6 @@ def compare(
     overlap: str | None = None,
     out: Path | None = None,
     json: bool = False,
-    device: str | None = None,
 ) -> None:
     """Measure the rank and size of what changed between two checkpoints, in every layer and head.
 
@@ -74,17 +73,12 @@ def compare(
         overlap: a second training of the same model, to measure how far both learned the same directions.
         out: folder for the table (CSV, JSON) and a picture of layers by heads (PNG, SVG).
         json: print everything as JSON instead of a table.
-        device: where to compute, for example cuda; the CPU if not given.
     """
     from rankrise import watch
     from rankrise.show.comparison import as_dict, print_comparison, save_comparison
 
-    with bar("comparing", total=1.0) as move_to:
-        compared = watch.compare(before, after, device=device, progress=move_to)
-    shared = None
-    if overlap is not None:
-        with bar("overlap", total=1.0) as move_to:
-            shared = watch.overlap(before, after, overlap, device=device, progress=move_to)
+    compared = watch.compare(before, after)
+    shared = None if overlap is None else watch.overlap(before, after, overlap)
     saved = [] if out is None else save_comparison(compared, out, shared)
     if json:
         print(to_json(as_dict(compared, shared)))

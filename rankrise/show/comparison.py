@@ -39,7 +39,7 @@ OVERLAP_LEGEND = (
 
 def as_dict(comparison: ModelComparison, overlap: ModelOverlap | None) -> dict[str, Any]:
     """Every number of both."""
-    return comparison.to_dict() | ({} if overlap is None else {"overlap": overlap.to_dict()})
+    return asdict(comparison) | ({} if overlap is None else {"overlap": asdict(overlap)})
 
 
 def print_comparison(

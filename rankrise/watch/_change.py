@@ -14,6 +14,8 @@ from rankrise.watch._batches import CHUNK_BYTES, in_parallel, without_autocast
 
 Matrix = Tensor | ArrayLike
 """A tensor, a NumPy array or nested lists of numbers, [..., m, n]."""
+Factors = tuple[Matrix, Matrix]
+"""Left and right factor of a product, [..., m, r] and [..., n, r]."""
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 ACCELERATOR_CHUNK_BYTES = 2**30
 
@@ -87,7 +89,7 @@ class Change:
         return result.reshape((*batch, *result.shape[1:]))
 
 
-def change(before: Matrix | tuple[Matrix, Matrix], after: Matrix | tuple[Matrix, Matrix]) -> Change:
+def change(before: Matrix | Factors, after: Matrix | Factors) -> Change:
     """What was learned between two moments: of a head's product, or of a whole matrix.
 
     A tuple of two is the factors (left, right) of a product, such as (W_K, W_Q); anything else is a matrix.
@@ -98,23 +100,26 @@ def change(before: Matrix | tuple[Matrix, Matrix], after: Matrix | tuple[Matrix,
     >>> watch.stable_rank(learned), watch.stable_rank(change([[1, 0], [0, 1]], [[3, 0], [0, 2]]))
     (tensor(2., dtype=torch.float64), tensor(1.2500, dtype=torch.float64))
     """
-    old, new = (_checked(*side) if isinstance(side, tuple) else _checked(side) for side in (before, after))
+    old, new = _checked(before), _checked(after)
     was, now = ([list(one.shape) for one in side] for side in (old, new))
     if was != now:
         raise RankriseError(f"Weights are {was} before and {now} after: pass two moments of one model.")
     return Change(old, new)
 
 
-def as_change(left: Matrix | Change, right: Matrix | None = None, *, name: str = "") -> Change:
-    """A change as it is; a product or a matrix as a change from zero."""
-    if isinstance(left, Change):
+def as_change(left: Matrix | Factors | Change, right: Matrix | None = None, *, name: str = "") -> Change:
+    """A change as it is; a product (of two factors, or a tuple of them) or a matrix as a change from zero."""
+    if isinstance(left, Change | tuple):
         if right is not None:
-            raise RankriseError("A change has no right factor: name further arguments, such as count=2.")
-        return left
-    if right is not None:
-        return Change((), _checked(left, right, name=name))
-    matrix = _checked(left, name=name)
-    return Change((matrix[0].new_zeros(()).expand_as(matrix[0]),), matrix)
+            raise RankriseError("It has no further factor: name other arguments, such as count=2.")
+        if isinstance(left, Change):
+            return left
+    elif right is not None:
+        left = (left, right)
+    weights = _checked(left, name=name)
+    if len(weights) == 2:
+        return Change((), weights)
+    return Change((weights[0].new_zeros(()).expand_as(weights[0]),), weights)
 
 
 def as_tensor(given: Matrix) -> Tensor:
@@ -143,9 +148,10 @@ def divided(numerator: Tensor, denominator: Tensor) -> Tensor:
     return numerator / torch.where(denominator == 0, torch.inf, denominator)
 
 
-def _checked(*given: Matrix, name: str = "") -> tuple[Tensor, ...]:
+def _checked(given: Matrix | Factors, *, name: str = "") -> tuple[Tensor, ...]:
     """Factors or a matrix without gradients, with the same leading sizes, on a device that has float64."""
-    weights = [as_tensor(one).detach() for one in given]
+    parts = given if isinstance(given, tuple) and len(given) == 2 else (given,)
+    weights = [as_tensor(one).detach() for one in parts]
     for weight in weights:
         refuse_quantised(weight, name or "The matrix")
     if min(weight.ndim for weight in weights) < 2 or len({weight.shape[-1] for weight in weights}) > 1:

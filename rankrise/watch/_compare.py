@@ -1,17 +1,16 @@
 """What did training change, and did two trainings learn the same directions? A row for every head."""
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor, nn
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.text_tables import text_table
 from rankrise.record.folder import (
     INITIAL,
     WEIGHTS,
@@ -30,14 +29,7 @@ from rankrise.watch._ranks import effective_rank, energy_rank
 from rankrise.watch._spectra import leading_vectors, singular_values
 
 Source = nn.Module | str | Path
-Device = str | torch.device | None
-Progress = Callable[[float], None]
-
 NOTHING = 1e-6  # a singular value below this share of the largest has no direction of its own
-
-
-def _silent(share: float) -> None:
-    """Show no progress."""
 
 
 @dataclass(frozen=True)
@@ -82,62 +74,35 @@ class HeadOverlap:
     right_by_chance: float
 
 
-class Rows:
-    """Rows by layer, kind of matrix and head; some of their columns are printed."""
-
-    rows: tuple[Any, ...]
-    columns: ClassVar[dict[str, str]]  # the fields in the table, each with its format
-
-    def select(self, matrix: str) -> list[Any]:
-        """The rows of one kind: "KQ" or "VO"."""
-        return [row for row in self.rows if row.matrix == matrix]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and strings, as `rankrise compare --json` prints them."""
-        return asdict(self)  # type: ignore[call-overload]
-
-    def __repr__(self) -> str:
-        cells: dict[str, list[str]] = {}
-        for field, form in ({"layer": "s", "matrix": "s", "head": "d"} | self.columns).items():
-            values = (getattr(row, field) for row in self.rows)
-            cells[field] = ["" if value is None else format(value, form) for value in values]
-        return text_table(f"{type(self).__name__}:", cells)
-
-
-@dataclass(frozen=True, repr=False)
-class ModelComparison(Rows):
+@dataclass(frozen=True)
+class ModelComparison:
     """A row for every matrix, the layers in the model's order, and notes on how they were read."""
 
     before: str
     after: str
     rows: tuple[MatrixChange, ...]
     notes: tuple[str, ...] = ()
-    columns: ClassVar = {"relative_change": ".1e", "stable_rank": ".2f", "energy_rank_90": "d"}
+
+    def select(self, matrix: str) -> list[MatrixChange]:
+        """The rows of one kind: "KQ" or "VO"."""
+        return [row for row in self.rows if row.matrix == matrix]
 
 
-@dataclass(frozen=True, repr=False)
-class ModelOverlap(Rows):
+@dataclass(frozen=True)
+class ModelOverlap:
     """Every head's overlap, the layers in the model's order."""
 
     first: str
     second: str
     rows: tuple[HeadOverlap, ...]
-    columns: ClassVar = {"directions": "d", "left": ".2f", "right": ".2f"}
 
 
-def compare(
-    before: Source,
-    after: Source,
-    *,
-    device: Device = None,
-    progress: Progress = _silent,
-) -> ModelComparison:
+def compare(before: Source, after: Source) -> ModelComparison:
     """Ranks and size of the change of every head's KQ and VO.
 
     Each side is a model, the path of a safetensors file or folder (sharded or not) with its config, a name on
     the Hugging Face Hub, or a tracked run; `after` may be the folder of a PEFT LoRA adapter of `before`.
-    Weights are read and decomposed layer by layer, on `device` if given. `progress` is called with the share
-    that is done.
+    Weights are read and decomposed layer by layer.
 
     >>> from copy import deepcopy
     >>> model = nn.TransformerEncoderLayer(d_model=8, nhead=2)
@@ -151,7 +116,7 @@ def compare(
     """
     rows: list[MatrixChange] = []
     notes: dict[str, None] = {}
-    for one in _changes(before, after, device, progress):
+    for one in _changes(before, after):
         values = singular_values(one.change, name=f"{one.layer} ({one.product})").cpu()
         left, right = (factor.double() for factor in one.change.before)
         squares = ((left.mT @ left) * (right.mT @ right)).sum((-2, -1))  # |left @ right^T|_F^2
@@ -176,15 +141,7 @@ def _row(layer: str, matrix: str, head: int, values: Tensor, norm: float) -> Mat
     )
 
 
-def overlap(
-    before: Source,
-    first: Source,
-    second: Source,
-    *,
-    directions: int = 4,
-    device: Device = None,
-    progress: Progress = _silent,
-) -> ModelOverlap:
+def overlap(before: Source, first: Source, second: Source, *, directions: int = 4) -> ModelOverlap:
     """By head, the overlap of the directions that `first` and `second` learned since `before`.
 
     Each is a model, a checkpoint, a PEFT adapter of `before`, or a tracked run, as for `compare`: two
@@ -198,13 +155,13 @@ def overlap(
     >>> with torch.no_grad():
     ...     _ = once.self_attn.in_proj_weight[0].add_(1.0)  # one direction of head 0's W_Q
     ...     _ = twice.self_attn.in_proj_weight[0].add_(2.0)
-    >>> row = overlap(model, once, twice).select("KQ")[0]
+    >>> row = overlap(model, once, twice).rows[0]
     >>> row.directions, round(row.left, 6), row.left_by_chance
     (1, 1.0, 0.125)
     """
     rows: list[HeadOverlap] = []
     began = second if _is_run(second) else before
-    both = _changes(before, first, device, progress), _changes(began, second, device)
+    both = _changes(before, first), _changes(began, second)
     for one, other in zip(*both, strict=True):
         if (one.layer, one.heads) != (other.layer, other.heads):
             raise _different(f"{one.layer} has the heads {one.heads}", f"{other.layer} has {other.heads}")
@@ -238,9 +195,7 @@ LayerBefore = tuple[int, str, int, list[int], dict[str, Tensor]]
 weights by role, [heads, d_model, d_head]."""
 
 
-def _changes(
-    before: Source, after: Source, device: Device, progress: Progress = _silent
-) -> Iterator[HeadsChange]:
+def _changes(before: Source, after: Source) -> Iterator[HeadsChange]:
     """Layer by layer, the changes of KQ and VO; `after` may be a PEFT adapter of `before`."""
     if isinstance(before, nn.Module) and isinstance(after, nn.Module):
         old, new = ([weight.data_ptr() for weight in unwrap(one).parameters()] for one in (before, after))
@@ -249,19 +204,18 @@ def _changes(
     after = _newest(after)
     later = heads(before, adapter=str(after)) if is_adapter_folder(after) else heads(after)
     began = _tracked(Path(before), later) if _is_run(before) else _all_heads(heads(before), later)
-    for done, (index, name, count, tracked, was) in enumerate(began, start=1):
+    for index, name, count, tracked, was in began:
         layer = later[index]
         if count != len(layer.query):
             raise _different(f"{name} has {count} heads", f"it has {len(layer.query)}")
         part = slice(None) if len(tracked) == count else torch.tensor(tracked)
         for product, roles in PRODUCTS.items():
-            first = tuple(was[role].to(device) for role in roles)
-            last = tuple(getattr(layer, role)[part].to(device) for role in roles)
+            first = tuple(was[role] for role in roles)
+            last = tuple(getattr(layer, role)[part] for role in roles)
             shapes = [[list(weight.shape) for weight in side] for side in (first, last)]
             if shapes[0] != shapes[1]:
                 raise _different(f"{name}'s {' and '.join(roles)} weights are {shapes[0]}", shapes[1])
             yield HeadsChange(name, product, tracked, Change(first, last), layer.notes)
-        progress(done / len(later))
 
 
 def _all_heads(old: Layers, new: Layers) -> Iterator[LayerBefore]:

@@ -5,7 +5,7 @@ import shutil
 import tempfile
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
@@ -265,7 +265,7 @@ class _Reader:
         shutil.rmtree(self.folder / FETCHED, ignore_errors=True)  # only one checkpoint at a time is on disk
         try:
             checkpoint = Checkpoint.open(entry.source.fetch(self.folder / FETCHED))
-            opened = self.architecture.bind(checkpoint, entry.name)
+            opened = replace(self.architecture, checkpoint=checkpoint, name=entry.name)
             for unit in self.units:
                 with torch.no_grad(), opened.loaded(unit.module, unit.path):
                     weights = unit.fresh(unit.module)

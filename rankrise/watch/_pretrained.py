@@ -40,9 +40,6 @@ class Opened:
     name: str = ""  # of the checkpoint, in errors
     adapter: StoredAdapter | None = None  # applied to what `loaded` loads
 
-    def bind(self, checkpoint: Checkpoint, name: str = "") -> "Opened":
-        return replace(self, checkpoint=checkpoint, name=name)
-
     @cached_property
     def _sources(self) -> Mapping[str, list[Target]]:
         """By name in the model, the stored names that make the tensor, each with its converter's pattern."""
@@ -113,7 +110,7 @@ def open_weights(source: str | Path, architecture: Path | None = None) -> Opened
     config = (architecture or checkpoint.folder) / CONFIG
     if not config.is_file():
         raise RankriseError(f"{str(source)!r} has no {CONFIG}: build the model{advice_below(Path(source))}.")
-    return architecture_of(config).bind(checkpoint, str(source))
+    return replace(architecture_of(config), checkpoint=checkpoint, name=str(source))
 
 
 def architecture_of(path: Path) -> Opened:

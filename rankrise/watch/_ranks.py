@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.watch._change import Change, Matrix, as_change, as_tensor, divided, refuse_non_finite
+from rankrise.watch._change import Change, Factors, Matrix, as_change, as_tensor, divided, refuse_non_finite
 from rankrise.watch._spectra import (
     CANCELLATION_LIMIT,
     Blocks,
@@ -21,8 +21,8 @@ from rankrise.watch._spectra import (
     singular_values,
 )
 
-Values = Matrix | Change
-"""Singular values [..., k], largest first, or a change."""
+Values = Matrix | Factors | Change
+"""Singular values [..., k], largest first, or a change, or the two factors of a product."""
 
 TOLERANCE = 2e-6  # relative error at which the iteration for |W|_2^2 stops, and that float32 may add
 FLOAT32_NOISE = 2e-7  # rounding in a float32 Gram matrix of unit columns, by entry: about 4e-8 is seen
@@ -56,10 +56,10 @@ def energy_rank(values: Values, share: float = 0.9) -> Tensor:
 
 
 def _singular(values: Values) -> Tensor:
-    return singular_values(values) if isinstance(values, Change) else as_tensor(values)
+    return singular_values(values) if isinstance(values, Change | tuple) else as_tensor(values)
 
 
-def stable_rank(left: Matrix | Change, right: Matrix | None = None, *, name: str = "") -> Tensor:
+def stable_rank(left: Matrix | Factors | Change, right: Matrix | None = None, *, name: str = "") -> Tensor:
     """`|W|_F^2 / |W|_2^2`, float64 [...], to a relative error of 1e-5; takes what `singular_values` takes.
 
     >>> stable_rank(torch.eye(6)[:, :2] * torch.tensor([2.0, 1.0]), torch.eye(6)[:, :2]).round(decimals=4)

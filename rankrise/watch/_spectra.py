@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.watch._batches import in_parallel, without_autocast
-from rankrise.watch._change import Change, Matrix, as_change, divided, refuse_non_finite
+from rankrise.watch._change import Change, Factors, Matrix, as_change, divided, refuse_non_finite
 
 Blocks = tuple[Tensor, ...]
 """Column blocks of one factor [heads, d, r]: one, or two of equal size."""
@@ -30,7 +30,9 @@ NOISE = 1e-13  # squared values below this share of the largest are lost in roun
 STREAM_BYTES = 2**27  # of float64 rows of a whole matrix, held at a time
 
 
-def singular_values(left: Matrix | Change, right: Matrix | None = None, *, name: str = "") -> Tensor:
+def singular_values(
+    left: Matrix | Factors | Change, right: Matrix | None = None, *, name: str = ""
+) -> Tensor:
     """Singular values of a change, of `left @ right^T`, or of `left` alone: float64 [..., k], largest first.
 
     `left` is [..., m, r] and `right` [..., n, r], of any floating dtype; there are min(m, n, r) values, and
@@ -65,7 +67,7 @@ class SingularVectors(NamedTuple):
 
 
 def leading_vectors(
-    left: Matrix | Change, right: Matrix | None = None, count: int = 1, *, name: str = ""
+    left: Matrix | Factors | Change, right: Matrix | None = None, count: int = 1, *, name: str = ""
 ) -> SingularVectors:
     """The `count` largest singular values with their vectors, float64; takes what `singular_values` takes.
 

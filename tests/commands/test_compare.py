@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,7 @@ def test_json_and_files_hold_every_number(tmp_path, capsys):
     main(["compare", before, after, "--json", "--out", str(tmp_path / "out")])
     printed = json.loads(capsys.readouterr().out)
     comparison = watch.compare(before, after)
-    assert printed == json.loads(json.dumps(comparison.to_dict()))
+    assert printed == json.loads(json.dumps(asdict(comparison)))
     out = tmp_path / "out"
     assert {path.name for path in out.iterdir()} == {
         f"comparison.{kind}" for kind in ("csv", "json", "png", "svg")

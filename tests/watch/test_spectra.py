@@ -78,7 +78,7 @@ def test_no_change_has_no_singular_values():
     k, q = torch.randn(3, 8, 2), torch.randn(3, 8, 2)
     for after in ((k, q), (-k, -q)):
         assert watch.singular_values(watch.change((k, q), after)).tolist() == [[0.0] * 4] * 3
-    for zero in ((0 * k, q), (watch.change(k, k),), (0 * k,)):
+    for zero in ((0 * k, q), ((0 * k, q),), (watch.change(k, k),), (0 * k,)):
         assert watch.singular_values(*zero).tolist() == [[0.0] * 2] * 3
 
 
@@ -157,6 +157,18 @@ def test_settings_do_not_matter_and_inputs_are_not_touched(setting, restored):
     torch.testing.assert_close(leading, true[:, :2], rtol=1e-6, atol=0)
     assert not any(one.requires_grad for one in (found, rank, leading))
     assert all(torch.equal(weight, copy) for weight, copy in zip(weights, copies, strict=True))
+
+
+def test_a_tuple_of_two_is_the_factors_of_a_product():
+    factors = torch.randn(2, 6, 3), torch.randn(2, 6, 3)  # of equal shapes: it could be a stack of matrices
+    values = torch.linalg.svdvals(factors[0] @ factors[1].mT).double()[:, :3]
+    torch.testing.assert_close(watch.singular_values(factors), values, rtol=1e-5, atol=1e-5)
+    assert torch.equal(watch.stable_rank(factors), watch.stable_rank(*factors))
+    assert torch.equal(
+        watch.leading_vectors(factors, count=2).values, watch.leading_vectors(*factors, 2).values
+    )
+    for rank in (watch.effective_rank, watch.energy_rank):
+        assert torch.equal(rank(factors), rank(watch.singular_values(*factors)))
 
 
 @pytest.mark.parametrize("value", [math.nan, -math.inf])
