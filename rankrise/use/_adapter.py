@@ -39,7 +39,6 @@ class Rest:
     kept: bool = True  # whether they are part of the adapter
     tensors: dict[str, Tensor] = field(default_factory=dict)  # those that are kept
     modules: tuple[str, ...] = ()  # kept whole
-    loose: tuple[str, ...] = ()  # parameters beside cut matrices, which PEFT cannot hold and `save` refuses
 
     @property
     def parameters(self) -> int:
@@ -121,12 +120,6 @@ class Adapter:
             "matrices": rows,
         }
 
-    def __repr__(self) -> str:
-        return (
-            f"Adapter of {len(self.ranks)} matrices, ranks up to {max(self.ranks.values())} of "
-            f"{highest(self.spectra)}, {self.parameters:,} parameters, {self.kept:.1%} kept"
-        )
-
 
 class Bench:
     """A tuned model in which cuts of its own change are tried; its weights are put back afterwards."""
@@ -168,14 +161,20 @@ class Bench:
 
     def of(self, adapter: Adapter) -> dict[str, float]:
         """The scores of the base with the adapter; what is new in the tuned model stays."""
-        tensors = self.before(() if adapter.rest.kept else adapter.rest.changed)
-        for matrix in adapter.matrices:
-            device = self._tensors[matrix.stored].device
-            weight = self.both.base.read(matrix.stored).to(device, torch.float32, copy=True)
-            left, right = adapter.cuts[matrix.name].factors(adapter.ranks[matrix.name])
-            matrix.view(weight).add_((left.to(device) @ right.to(device)).float())
-            tensors[matrix.stored] = weight
-        return self.scores(tensors)
+        rest = self.before(() if adapter.rest.kept else adapter.rest.changed)
+        return self.scores(rest | self.cut(adapter.matrices, adapter.cuts.values(), adapter.ranks.values()))
+
+    def cut(self, matrices: Iterable[Matrix], cuts: Iterable[Cut], ranks: Iterable[int]) -> dict[str, Tensor]:
+        """The weights whose matrices have changed by these cuts alone since the base."""
+        weights: dict[str, Tensor] = {}
+        for matrix, cut, rank in zip(matrices, cuts, ranks, strict=True):
+            if matrix.stored not in weights:  # parts of a matrix share it
+                weights[matrix.stored] = self._tensors[matrix.stored].detach().float().clone()
+            weight = weights[matrix.stored]
+            left, right = (factor.to(weight.device) for factor in cut.factors(rank))
+            before = self.both.base.read(matrix.stored).to(weight)
+            matrix.view(weight).copy_(matrix.view(before) + (left @ right).float())
+        return weights
 
 
 def fitted(
@@ -203,9 +202,7 @@ def fitted(
         return adapter
     base, tuned = bench.of_base(), bench.scores()
     if budget.gain is not None:
-        refuse_no_gain(base, tuned)
-        wanted = base["loss"] - budget.gain * (base["loss"] - tuned["loss"])
-        adapter = adapter.at(_ranks_reaching(wanted, adapter, uniform, bench))
+        adapter = _reaching(budget.gain, base, tuned, adapter, uniform, bench)
     scores = bench.of(adapter)
     return replace(adapter, measured=Measured(base, tuned, scores, kept_gain(base, tuned, scores)))
 
@@ -225,18 +222,20 @@ def refuse_no_gain(base: Scores, tuned: Scores) -> None:
         )
 
 
-def _ranks_reaching(loss: float, adapter: Adapter, uniform: bool, bench: Bench) -> dict[str, int]:
-    """The least ranks with at most this loss: exact for one rank, and within 2 % of the parameters if not."""
+def _reaching(
+    gain: float, base: Scores, tuned: Scores, adapter: Adapter, uniform: bool, bench: Bench
+) -> Adapter:
+    """The least ranks that keep a gain: exact for one rank, and within 2 % of the parameters if not."""
+    refuse_no_gain(base, tuned)
     ranks = partial(_ranks.one_rank if uniform else _ranks.ranks_within, adapter.spectra)
     one, most = _ranks.cost_of_one(adapter.spectra), highest(adapter.spectra)
+    wanted = base["loss"] - gain * (base["loss"] - tuned["loss"])
 
     def enough(amount: int) -> bool:
-        return bench.of(adapter.at(ranks(amount)))["loss"] <= loss
+        return bench.of(adapter.at(ranks(amount)))["loss"] <= wanted
 
     search = (most, 1, 0.0) if uniform else (most * one, max(1, one // 4), 0.02)
     found = _ranks.least(enough, *search)
     if found is None:
-        raise RankriseError(
-            f"All directions do not bring the loss to {loss:.4g}: pass less gain, or keep the rest."
-        )
-    return ranks(found)
+        raise RankriseError("All directions do not keep this gain: pass less gain, or keep the rest.")
+    return adapter.at(ranks(found))

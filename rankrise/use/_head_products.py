@@ -35,9 +35,6 @@ class HeadProducts:
             "VO": [_changes(old.value, old.output, new.value, new.output) for old, new in self.layers],
         }
 
-    def cuts_of(self, names: Sequence[str]) -> list[Cut]:
-        return [cut for name in names for layer in self.cuts[name] for cut in layer]
-
     @contextmanager
     def cut_to(self, model: nn.Module, rank: int, names: Sequence[str]) -> Iterator[None]:
         """Cut every head's products to a rank inside the model; other products stay trained."""

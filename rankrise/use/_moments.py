@@ -38,11 +38,11 @@ class Moment:
             first += len(block)
         return Moment(tuple(block for block in blocks if len(block)))
 
-    def root(self, damping: float = DAMPING, device: Any = None) -> "Root":
+    def root(self, device: Any = None) -> "Root":
         """The lower triangular L for which `L L^T` is the damped moment."""
         blocks = [block.to(device or block.device).double() for block in self.blocks]
         mean = sum(float(block.diagonal().sum()) for block in blocks) / sum(map(len, blocks))
-        added, roots = damping * mean or 1e-24, []
+        added, roots = DAMPING * mean or 1e-24, []
         for block in blocks:
             damped = (block + block.mT) / 2 + added * torch.eye(len(block)).to(block)
             roots.append(torch.linalg.cholesky(damped).float())
@@ -123,7 +123,7 @@ class Moments:
         if matrix.name not in self.inputs:
             raise RankriseError(f"There are no moments of {matrix.name}: leave it out with `only`.")
         outputs = self.outputs[matrix.name].part(matrix.first, matrix.first + matrix.out)
-        return self.inputs[matrix.name].root(device=device), outputs.root(device=device)
+        return self.inputs[matrix.name].root(device), outputs.root(device)
 
     def save(self, path: str | Path) -> Path:
         """Write one safetensors file."""

@@ -5,11 +5,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import write_json
@@ -64,9 +64,6 @@ class Truncation:
     curves: tuple[GainCurve, ...]
     config: dict[str, Any] | None = None  # arguments of `peft.LoraConfig` with the ranks for all matrices
 
-    def curve(self, group: str, method: str = "plain") -> GainCurve:
-        return next(each for each in self.curves if (each.group, each.method) == (group, method))
-
 
 def truncate(
     base: Source,
@@ -90,18 +87,6 @@ def truncate(
     The functional rank is the least that keeps `gain` of the fall of the loss: the first of 1, 2, 4, ... that
     does, then bisected. A folder `out` keeps each curve, and those of an earlier call with the same `about`,
     by default the weights, the gain and the moments, are not measured again.
-
-    >>> from copy import deepcopy
-    >>> import torch
-    >>> base = nn.Sequential(nn.Linear(5, 5, bias=False))
-    >>> tuned = deepcopy(base)
-    >>> with torch.no_grad():
-    ...     _ = tuned[0].weight[:2].add_(torch.eye(5)[:2])
-    >>> x, y = torch.eye(5), tuned(torch.eye(5)).detach()
-    >>> found = truncate(base, tuned, lambda model: (model(x) - y).square().sum(), groups=["all"])
-    >>> curve = found.curve("all")
-    >>> [round(point.gain, 2) for point in curve.points], curve.functional_rank
-    ([0.5, 1.0], 2)
     """
     check_share("gain", gain)
     trained = tuned if isinstance(tuned, nn.Module) else load_model(tuned)
@@ -126,13 +111,18 @@ def truncate(
         return cut_change(before, after, min(after.shape), roots)
 
     def measure(group: Group, method: str) -> GainCurve:
-        if products and group in PRODUCTS:
-            cuts, parts = products.cuts_of(group.split("+")), []
-            scores = partial(_scores_of_heads, bench, products, group.split("+"))
+        parts, names = matrices.get(group, []), group.split("+")
+        if products and not parts:
+            cuts = [one for name in names for layer in products.cuts[name] for one in layer]
         else:
-            parts = matrices[group]
             cuts = [cut(matrix, method) for matrix in parts]
-            scores = partial(_scores_of_matrices, bench, parts, cuts)
+
+        def scores(ranks: Sequence[int]) -> dict[str, float]:
+            if products and not parts:
+                with products.cut_to(bench.model, max(ranks), names):
+                    return bench.scores()
+            return bench.scores(bench.cut(parts, cuts, ranks))
+
         return _curve(group, method, cuts, [matrix.name for matrix in parts], scores, whole, gain)
 
     weighted = ("plain", "weighted") if moments else ("plain",)
@@ -150,10 +140,12 @@ def truncate(
             write_json(out / TRUNCATION, {**(about or {}), "curves": rows, "trained": whole})
         progress(number / len(ways))
     curves = [found[way] for way in ways]
+    found_for_all = [curve.ranks for curve in curves if curve.group == "all" and any(curve.ranks.values())]
     config = None
-    for ranks in (curve.ranks for curve in curves if curve.group == "all" and any(curve.ranks.values())):
+    if found_for_all:
         names = [name for name, _ in both.tuned.model.named_modules()]
-        config = lora_config(ranks, both.matrices, names, "CAUSAL_LM" if is_causal(trained) else None)
+        task = "CAUSAL_LM" if is_causal(trained) else None
+        config = lora_config(found_for_all[-1], both.matrices, names, task)
     return Truncation(whole, initial, tuple(curves), config)
 
 
@@ -167,10 +159,8 @@ def grouped(model: nn.Module, matrices: Sequence[Matrix]) -> dict[str, list[Matr
     for matrix in numbered or matrices:
         leaf, width = matrix.name.rpartition(".")[2], matrix.into
         kind = "attention" if matrix.name.startswith(tuple(f"{name}." for name in attention)) else "mlp"
-        parts = {kind: matrix}
-        if (
-            kind == "attention" and matrix.transposed and leaf == "c_attn" and matrix.out == 3 * width
-        ):  # GPT-2
+        parts, is_fused = {kind: matrix}, leaf == "c_attn" and matrix.out == 3 * width  # GPT-2
+        if kind == "attention" and is_fused:
             parts = {role: replace(matrix, out=width, first=i * width) for i, role in enumerate("qkv")}
         elif kind == "attention":
             parts = {next((role for role in ROLES if ROLES[role].fullmatch(leaf)), kind): matrix}
@@ -178,27 +168,6 @@ def grouped(model: nn.Module, matrices: Sequence[Matrix]) -> dict[str, list[Matr
             for name in {"all", kind, role}:
                 groups[name].append(part)
     return groups
-
-
-def _scores_of_matrices(
-    bench: Bench, parts: Sequence[Matrix], cuts: Sequence[Cut], ranks: Sequence[int]
-) -> dict[str, float]:
-    """The scores of the model with matrices cut to these ranks."""
-    tensors: dict[str, Tensor] = {}
-    for matrix, cut, rank in zip(parts, cuts, ranks, strict=True):
-        if matrix.stored not in tensors:  # parts of a matrix share it
-            tensors[matrix.stored] = bench.both.tuned.read(matrix.stored).float().clone()
-        left, right = cut.factors(rank)
-        matrix.view(tensors[matrix.stored]).copy_(bench.both.read(matrix)[0].float() + left @ right)
-    return bench.scores(tensors)
-
-
-def _scores_of_heads(
-    bench: Bench, products: HeadProducts, names: Sequence[str], ranks: Sequence[int]
-) -> dict[str, float]:
-    """The scores of the model with all heads' products cut to the highest of these ranks."""
-    with products.cut_to(bench.model, max(ranks), names):
-        return bench.scores()
 
 
 def _curve(

@@ -28,8 +28,6 @@ LONGEST = 512  # the most tokens in an example
 Example = dict[str, Tensor]  # the inputs of one example, without a batch dimension, and its `labels`
 Judged = Literal["training", "validation"]  # the part of a recipe's data whose loss is measured
 
-__all__ = ["Data", "Measuring", "moments_of", "open_models", "read_data"]
-
 
 @dataclass(frozen=True, eq=False)
 class Data:

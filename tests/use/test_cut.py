@@ -63,7 +63,7 @@ def symmetric_root(matrix: Tensor, damping: float) -> Tensor:
 @pytest.mark.parametrize("rank", [1, 3, 7])
 def test_weighted_cut_is_the_textbook_one_by_symmetric_roots(rank: int) -> None:
     change, inputs, outputs = normal(12, 9, seed=2), moment(9, 3), moment(12, 4)
-    roots = Moment((inputs,)).root(1e-3), Moment((outputs,)).root(1e-3)
+    roots = Moment((inputs,)).root(), Moment((outputs,)).root()
     left, right = symmetric_root(outputs, 1e-3), symmetric_root(inputs, 1e-3)
     u, s, vh = torch.linalg.svd(left @ change.double() @ right)
     expected = torch.linalg.inv(left) @ (u[:, :rank] * s[:rank]) @ vh[:rank] @ torch.linalg.inv(right)

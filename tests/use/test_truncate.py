@@ -90,7 +90,7 @@ def test_a_change_of_rank_2_has_functional_rank_2_at_most() -> None:
         for layer in tuned.vit.layers:
             layer.mlp.fc1.weight.add_(torch.randn(24, 2) @ torch.randn(2, 16))
     found = use.truncate(base, tuned, imitation(tuned), groups=("mlp", "q"))
-    mlp, q = found.curve("mlp"), found.curve("q")
+    mlp, q = found.curves
     assert mlp.full_rank == 2
     assert mlp.functional_rank in (1, 2)
     assert (q.full_rank, q.functional_rank, q.points) == (0, None, ())
