@@ -43,7 +43,6 @@ def claims(
     only: tuple[str, ...] = (),
     judge: bool = False,
     all: bool = False,
-    why: bool = False,
     out: Path | None = None,
     json: bool = False,
 ) -> None:
@@ -58,7 +57,6 @@ def claims(
         judge: also give verdicts on runs that a claim is not about: fine-tunings, your own runs, and runs
             that have hardly learned.
         all: show each claim's statement, its effect in every layer with an interval, and every number.
-        why: the same as --all, with the reason for each threshold.
         out: file for the verdicts; default: claims.json in the run's folder, or beside the first of several;
             with --only, none.
         json: print everything as JSON instead of a table.
@@ -74,8 +72,8 @@ def claims(
         print(to_json([claim.to_dict() for claim in checked]))
         return
     console = safe_console(highlight=False)
-    if all or why:
-        print_measures(console, checked, why)
+    if all:
+        print_measures(console, checked)
     else:
         print_verdicts(console, checked)
     if kept is not None:
@@ -85,24 +83,21 @@ def claims(
 def report(runs: list[str], *, out: Path | None = None, judge: bool = False, json: bool = False) -> None:
     """Write one self-contained HTML page about a run, or several: claims, interactive plots, settings.
 
-    Toy runs and tracked runs together make two pages that link to each other.
-
     Args:
         runs: one or more folders of runs, or of sweeps.
         out: file to write; default: report.html in the run's folder, or beside the first of several.
         judge: also give verdicts on runs that a claim is not about, such as fine-tunings.
-        json: print each page's path, size and runs as JSON.
+        json: print the page's path, size and runs as JSON.
     """
-    from rankrise.show.report import write_pages
+    from rankrise.show.report import write_page
 
-    rows = []
-    for page in write_pages(_open(runs), out or _place(runs, "report.html"), judge):
-        path, names = page.path.resolve(), [run.name for run in page.runs]
-        rows.append({"page": path, "bytes": path.stat().st_size, "runs": names})
-        if not json:
-            print(f"Open {path} ({size(path.stat().st_size)}) in a browser. It shows {', '.join(names)}.")
+    opened = _open(runs)
+    path = write_page(opened, out or _place(runs, "report.html"), judge).resolve()
+    names, length = [run.name for run in opened], path.stat().st_size
     if json:
-        print(to_json({"pages": rows}))
+        print(to_json({"page": path, "bytes": length, "runs": names}))
+    else:
+        print(f"Open {path} ({size(length)}) in a browser. It shows {', '.join(names)}.")
 
 
 def _open(folders: list[str]) -> list[Any]:
