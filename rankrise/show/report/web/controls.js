@@ -56,12 +56,18 @@ export function select(name, words, options, more = {}) {
   return h("label", {}, words, list);
 }
 
-/** The button that ends a zoom. */
-export function showAll(zoom) {
-  const attributes = { type: "button", id: "zoom-reset", disabled: true, onclick: () => zoom.set(null) };
-  const button = h("button", attributes, "Show all");
-  zoom.followers.push(() => (button.disabled = !zoom.range));
-  return button;
+export function button(id, label, text, onclick) {
+  return h("button", { type: "button", id, "aria-label": label, title: label, onclick }, text);
+}
+
+/** Zoom in and out around `now()`, and back to everything. */
+export function zoomButtons(zoom, now) {
+  const reset = button("zoom-reset", "Show all of the time", "Show all", () => zoom.set(null));
+  zoom.followers.push(() => (reset.disabled = !zoom.range));
+  reset.disabled = true;
+  const zoomIn = button("zoom-in", "Zoom in around the chosen time", "+", () => zoom.by(2, now()));
+  const zoomOut = button("zoom-out", "Zoom out", "−", () => zoom.by(0.5, now()));
+  return h("span", { class: "zooms", role: "group", "aria-label": "Zoom" }, zoomIn, zoomOut, reset);
 }
 
 /**

@@ -1,6 +1,6 @@
 // The page of toy runs: its controls, and everything in its place.
 
-import { checkbox, choose, select, showAll, slider, state } from "../controls.js";
+import { button, checkbox, choose, select, slider, state, zoomButtons } from "../controls.js";
 import { highest } from "../data.js";
 import { fixed, h, scaleText } from "../dom.js";
 import { convergence, descent, fullWeights, glance, perturbations } from "./experiments.js";
@@ -42,7 +42,7 @@ function controls() {
   document.getElementById("view").append(
     checkbox("staircase", "Algorithm 1 (dashed)"),
     checkbox("logLoss", "loss on a log scale"),
-    showAll(timeZoom),
+    zoomButtons(timeZoom, () => state.time),
   );
 }
 
@@ -54,5 +54,14 @@ function timeChoice() {
   };
   const on = ["time", "seed"];
   const { input, play, shown } = slider("time", "Rescaled time", SECONDS_TO_PLAY, on, read, (time) => ({ time }));
-  return h("div", { class: "time" }, play, input, shown);
+  const jump = (forward) => () => {
+    const edges = [0, ...(runs[0].seed?.times ?? []), end];
+    const middles = edges.slice(1).map((edge, index) => (edges[index] + edge) / 2);
+    const after = middles.find((time) => time > state.time + 1e-9) ?? end;
+    const before = middles.findLast((time) => time < state.time - 1e-9) ?? 0;
+    choose({ time: forward ? after : before, playing: false });
+  };
+  const back = button("before", "To the plateau before", "‹", jump(false));
+  const next = button("after", "To the next plateau", "›", jump(true));
+  return h("div", { class: "time" }, back, play, next, input, shown);
 }

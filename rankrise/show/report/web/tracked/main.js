@@ -1,6 +1,6 @@
 // The page of tracked runs: its controls, and everything in its place.
 
-import { checkbox, choose, select, showAll, slider, state, watch } from "../controls.js";
+import { checkbox, choose, select, slider, state, watch, zoomButtons } from "../controls.js";
 import { h } from "../dom.js";
 import { heads, ranks } from "./ranks.js";
 import { here, runs, showRun, timeZoom } from "./run.js";
@@ -51,6 +51,6 @@ function controls() {
     checkbox("logLoss", "loss on a log scale"),
     checkbox("normalised", "spectra over their largest"),
     checkbox("logValues", "spectra on a log scale"),
-    showAll(timeZoom),
+    zoomButtons(timeZoom, () => here().times[state.place]),
   );
 }
