@@ -4,12 +4,13 @@ import math
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy
 from numpy.typing import NDArray
 
 from rankrise.foundations.errors import NotRecorded
+from rankrise.foundations.optional import require
 from rankrise.record.folder import (
     RANKS,
     STEPS,
@@ -229,6 +230,34 @@ class TrackedRun:
     def truncation(self) -> dict[str, Any] | None:
         """Loss and gain against rank, if `rankrise truncate` has measured them."""
         return read_truncation(self.folder)
+
+    def table(self) -> Any:
+        """A pandas table of all recorded ranks, with a row per measured step, layer, product and head. For
+        another matrix the product is "matrix" and the head -1."""
+        pandas = require("pandas", extra="tables", purpose="A table of a run")
+        steps, tables = self.measured, []
+        several = {"top": [f"top_{place + 1}" for place in range(self.info["settings"]["top"])]}
+        several["energy_rank"] = [f"energy_rank_{100 * share:.0f}" for share in ENERGY_SHARES]
+        for which in (*self.products, *self.matrices):
+            product = which if which in self.products else "matrix"
+            layers = self.layers if which in self.products else [{"name": which, "tracked_heads": [-1]}]
+            for place, layer in enumerate(layers):
+                heads = layer["tracked_heads"]
+                columns = {
+                    "step": numpy.repeat(steps, len(heads)),
+                    "layer": layer["name"],
+                    "product": product,
+                    "head": numpy.tile(heads, len(steps)),
+                }
+                for kind in get_args(Kind):
+                    curve = self.curve(which, kind)
+                    curve = curve[:, None] if product == "matrix" else curve[:, place, : len(heads)]
+                    names = several.get(kind, [kind])
+                    columns |= zip(names, curve.reshape(len(steps) * len(heads), -1).T, strict=False)
+                tables.append(pandas.DataFrame(columns))
+        table = pandas.concat(tables, ignore_index=True).sort_values("step", kind="stable", ignore_index=True)
+        empty = [name for name in table if name not in ("stable_rank", "norm") and table[name].isna().all()]
+        return table.drop(columns=empty)
 
     # Notes.
 

@@ -35,7 +35,7 @@ from rankrise.watch._spectra import singular_values as singular_values
 from rankrise.watch._stages import Curve as Curve
 from rankrise.watch._stages import StagesFound as StagesFound
 from rankrise.watch._stages import find_stages as find_stages
-from rankrise.watch._streams import TensorBoard, WeightsAndBiases
+from rankrise.watch._streams import TensorBoard, Trackio, WeightsAndBiases
 from rankrise.watch._tracker import RankTracker as RankTracker
 
-tensorboard, wandb = TensorBoard, WeightsAndBiases
+tensorboard, trackio, wandb = TensorBoard, Trackio, WeightsAndBiases

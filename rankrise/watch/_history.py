@@ -26,7 +26,7 @@ from rankrise.watch._checkpoint import Checkpoint
 from rankrise.watch._measure import Results, UnitChange, initial_spectra, measure, row_of, spectra_of
 from rankrise.watch._pretrained import Opened, architecture_of
 from rankrise.watch._rounding import variances
-from rankrise.watch._series import Entry, choose, find_series, source_of
+from rankrise.watch._series import Entry, HubRevision, choose, find_series, source_of
 from rankrise.watch._units import Layers, Tensors, Unit, find_units
 
 FETCHED = ".fetched"
@@ -85,8 +85,8 @@ def history(
         since = begun.name
     if entries == [begun]:
         raise RankriseError(f"only {begun.name} is chosen, which changes are since: choose others too.")
-    architecture, name = _architecture(entries[0], model)
-    units = find_units(architecture.model, products, layers, heads, matrices)
+    architecture, name = _architecture(entries[0], model, matrices)
+    units = find_units(architecture.model, () if name == "matrices" else products, layers, heads, matrices)
     folder = Path(run)
     of = {
         "series": str(series) if isinstance(series, str | Path) else ", ".join(map(str, series)),
@@ -123,8 +123,9 @@ def history(
     return load(folder)
 
 
-def _architecture(entry: Entry, model: nn.Module | None) -> tuple[Opened, str]:
-    """The model of a series without weights, and its name: the user's, or that of a config.json."""
+def _architecture(entry: Entry, model: nn.Module | None, matrices: str | Iterable[str]) -> tuple[Opened, str]:
+    """The model of a series without weights, and its name: the user's, or that of a checkpoint's config.json,
+    or one with nothing but the checkpoint's matrices."""
     if model is not None:
         return Opened(copy.deepcopy(model).to("meta")), type(model).__name__
     with tempfile.TemporaryDirectory() as scratch:
@@ -132,7 +133,21 @@ def _architecture(entry: Entry, model: nn.Module | None) -> tuple[Opened, str]:
         if config is not None:
             opened = architecture_of(config)
             return opened, type(opened.model).__name__
-    raise RankriseError(f"{entry.name} has no config.json beside its weights: pass model=... in Python.")
+    if not matrices or isinstance(entry.source, HubRevision):
+        raise RankriseError(
+            f"{entry.name} has no config.json beside its weights: pass model=... in Python, or measure plain "
+            "matrices of checkpoints on disk with matrices='*'."
+        )
+    checkpoint, root = Checkpoint.open(entry.source.path), nn.Module()
+    for path in checkpoint.names:
+        shape = checkpoint.shape(path)
+        if len(shape) == 2 and all(shape):
+            *above, leaf = path.split(".")
+            owner: Any = root
+            for part in above:
+                owner = owner._modules.setdefault(part, nn.Module())
+            owner.register_parameter(leaf, nn.Parameter(torch.empty(shape, device="meta"), False))
+    return Opened(root), "matrices"
 
 
 def _measure(

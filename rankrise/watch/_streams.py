@@ -1,4 +1,4 @@
-"""A run's numbers as they come, in TensorBoard or Weights & Biases: means over heads, and the loss.
+"""A run's numbers as they come, in TensorBoard, Weights & Biases or trackio: means over heads, and the loss.
 
 A stream opens when its first number is written, on the process that writes.
 """
@@ -67,27 +67,40 @@ class TensorBoard:
             self._writer.close()
 
 
-class WeightsAndBiases:
-    """A stream to the W&B run of this process, or a new one; settings are those of `wandb.init`.
+class Trackio:
+    """A stream to trackio; settings are those of `trackio.init`, such as project, name and resume."""
 
-    Numbers come under "rankrise/" with their own step, because W&B's counter only goes forward and other code
-    may be moving it.
-    """
+    library = "trackio"
 
     def __init__(self, **settings: Any) -> None:
-        self._wandb = require("wandb", extra="wandb", purpose="Streaming to Weights & Biases")
+        self._module = require(self.library, extra=self.library, purpose=f"Streaming to {self.library}")
         self._settings = settings
         self._run: Any = None
         self._started = False
 
     def write(self, step: int, numbers: Mapping[str, float]) -> None:
         if self._run is None:
-            self._started = self._wandb.run is None
-            self._run = self._wandb.init(**self._settings) if self._started else self._wandb.run
-            self._run.define_metric("rankrise/*", step_metric="rankrise/step")
-        named = {f"rankrise/{name}": number for name, number in numbers.items()}
-        self._run.log({"rankrise/step": step, **named})
+            self._started, self._run = True, self._module.init(**self._settings)
+        self._run.log(dict(numbers), step=step)
 
     def close(self) -> None:
         if self._started:
             self._run.finish()
+
+
+class WeightsAndBiases(Trackio):
+    """A stream to the W&B run of this process, or a new one; settings are those of `wandb.init`.
+
+    Numbers come under "rankrise/" with their own step, because W&B's counter only goes forward and other code
+    may be moving it.
+    """
+
+    library = "wandb"
+
+    def write(self, step: int, numbers: Mapping[str, float]) -> None:
+        if self._run is None:
+            self._started = self._module.run is None
+            self._run = self._module.init(**self._settings) if self._started else self._module.run
+            self._run.define_metric("rankrise/*", step_metric="rankrise/step")
+        named = {f"rankrise/{name}": number for name, number in numbers.items()}
+        self._run.log({"rankrise/step": step, **named})

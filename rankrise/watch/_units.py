@@ -165,20 +165,21 @@ def _read_layer(module: nn.Module, rows: Mapping[str, tuple[int, ...]]) -> Tenso
 
 
 def _matrices(model: nn.Module, patterns: Sequence[str]) -> Iterator[Unit]:
-    """Weights with two sizes whose names fit a pattern, with adapters merged."""
+    """Weights with two sizes whose names fit a pattern, with adapters merged; also position embeddings [1,
+    tokens, d], and the kernel of a convolution whose patches do not overlap, which is a matrix product."""
     missing = set(patterns)
     inside: list[str] = []
     for path, module in model.named_modules():
         if any(path.startswith(f"{above}.") for above in inside):
             continue
         whole = is_linear(module) and not isinstance(module, (nn.Sequential, nn.ModuleList))
-        own = [name for name, weight in module.named_parameters(recurse=False) if weight.ndim == 2]
+        names = ["weight"] if whole else [name for name, _ in module.named_parameters(recurse=False)]
         if whole:
             inside.append(path)
-        for parameter in ["weight"] if whole else own:
+        for parameter in names:
             name = plain_name(f"{path}.{parameter}".lstrip("."))
             fitting = {pattern for pattern in patterns if fnmatchcase(name, pattern)}
-            if fitting:
+            if fitting and (whole or _as_matrix(module, parameter) is not None):
                 missing -= fitting
                 read = partial(_read_matrix, parameter=None if whole else parameter)
                 with shapes_alone():
@@ -191,6 +192,18 @@ def _matrices(model: nn.Module, patterns: Sequence[str]) -> Iterator[Unit]:
         )
 
 
+def _as_matrix(module: nn.Module, parameter: str) -> Tensor | None:
+    """A parameter as a matrix; None for those that are none."""
+    weight = module._parameters[parameter]
+    if weight is None or weight.ndim == 2:
+        return weight
+    if isinstance(module, (nn.Conv1d, nn.Conv2d, nn.Conv3d)) and weight.ndim > 2:
+        apart = tuple(module.stride) == tuple(module.kernel_size) and module.groups == 1
+        return weight.flatten(1) if apart else None
+    return weight[0] if weight.ndim == 3 and weight.shape[0] == 1 < weight.shape[1] else None
+
+
 def _read_matrix(module: nn.Module, parameter: str | None) -> Tensors:
-    source = module if parameter is None else module.get_parameter(parameter)
+    source = module if parameter is None else _as_matrix(module, parameter)
+    assert source is not None
     return {"matrix": linear(source).weight[0].mT}

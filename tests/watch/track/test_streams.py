@@ -1,4 +1,4 @@
-"""What TensorBoard and W&B are given, and what happens when they fail."""
+"""What TensorBoard, W&B and trackio are given, and what happens when they fail."""
 
 import sys
 from collections.abc import Mapping
@@ -103,6 +103,15 @@ def library(runs: list[Run], active: Run | None = None) -> Any:
         return runs[-1]
 
     return SimpleNamespace(init=init, run=active)
+
+
+def test_trackio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[Run] = []
+    monkeypatch.setitem(sys.modules, "trackio", library(runs))
+    run = train(tmp_path / "run", watch.trackio(project="ranks", name="first"))
+    assert [each.settings for each in runs] == [{"project": "ranks", "name": "first"}]
+    check(runs[0].series(), run)
+    assert runs[0].finished == 1
 
 
 @pytest.mark.parametrize("own", [True, False])

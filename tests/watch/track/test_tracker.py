@@ -184,7 +184,7 @@ def test_a_choice_that_cannot_be_met(tmp_path, choice, named):
     assert not (tmp_path / "run").exists()
 
 
-def test_other_matrices(tmp_path):
+def test_other_matrices_and_tables(tmp_path):
     model = tiny()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     matrices = ["embedding.*", "*.linear1.weight"]
@@ -198,6 +198,41 @@ def test_other_matrices(tmp_path):
         numpy.testing.assert_allclose(run.stable_rank(name)[-1], rank, rtol=1e-5)
         numpy.testing.assert_allclose(run.top(name)[-1], values[:3], rtol=1e-5)
         numpy.testing.assert_allclose(run.spectrum(name, 2), values, atol=1e-5 * values[0])
+    table = run.table()
+    assert [*table] == [
+        *("step", "layer", "product", "head", "stable_rank", "norm", "top_1", "top_2", "top_3"),
+        *("energy_rank_90", "energy_rank_95", "energy_rank_99", "entropy_rank"),
+    ]
+    assert len(table) == 2 * (2 * 2 * 2 + 3)
+    one = table.query("step == 2 and product == 'VO' and layer == 'layers.1.self_attn' and head == 1")
+    assert one["norm"].item() == run.norm("VO")[1, 1, 1]
+    assert one["top_2"].item() == run.top("VO")[1, 1, 1, 1]
+    assert one["energy_rank_95"].item() == run.energy_rank("VO")[1, 1, 1, 1]
+
+
+def test_embeddings_of_patches_and_places_are_matrices_and_other_convolutions_are_not(tmp_path):
+    class Embedded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.patches = nn.Conv2d(3, 8, 4, stride=4)
+            self.overlapping = nn.Conv2d(3, 8, 4, stride=2)
+            self.places = nn.Parameter(torch.randn(1, 5, 8))
+            self.class_token = nn.Parameter(torch.randn(1, 1, 8))
+
+    model = Embedded()
+    before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    with watch.RankTracker(model, tmp_path, schedule=EVERY, products=(), matrices=["*"]) as tracker:
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight += torch.randn_like(weight)
+        tracker.step(1)
+    run = watch.load(tmp_path)
+    assert run.matrices == ["places", "patches.weight"]
+    for name, shape in (("places", (5, 8)), ("patches.weight", (8, 48))):
+        change = dict(model.named_parameters())[name].detach() - before[name]
+        values = torch.linalg.svdvals(change.reshape(shape).double())
+        expected = float((values / values[0]).square().sum())
+        assert run.stable_rank(name)[-1] == pytest.approx(expected, rel=1e-4)
 
 
 class Fused(nn.Module):
