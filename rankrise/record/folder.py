@@ -300,13 +300,16 @@ def verified_step(path: Path, names: Iterable[str] = (WEIGHTS, MOMENTS, STATE)) 
 
 # Folders of weights that others have written.
 
-SUFFIX = ".safetensors"
+PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+SUFFIXES = (".safetensors", *PICKLES)
+# Names that transformers gives to a model's weights; it prefers the first.
+WHOLE = ("model.safetensors", "pytorch_model.bin")
 
 
 def weights_in(folder: Path) -> list[Path]:
     """The files with weights in a folder, without the initial weights of a run."""
     own = {INITIAL} if has_run(folder) else set()
-    files = (path for path in folder.iterdir() if path.suffix == SUFFIX and path.is_file())
+    files = (path for path in folder.iterdir() if path.suffix in SUFFIXES and path.is_file())
     return sorted(path for path in files if not path.name.startswith(".") and path.name not in own)
 
 

@@ -18,7 +18,7 @@ from rankrise.record.folder import (
     CHECKPOINTS,
     CONFIG,
     SERIES,
-    WEIGHTS,
+    WHOLE,
     folders_with_weights,
     has_run,
     weights_in,
@@ -45,7 +45,7 @@ class LocalCheckpoint:
         path = self.path.resolve()
         if path.is_dir():
             return path.name
-        return path.parent.name if path.name == WEIGHTS else path.stem
+        return path.parent.name if path.name in WHOLE else path.stem
 
     def key(self) -> str:
         """A checksum of names, sizes and pieces of the files, which takes milliseconds for any size."""
@@ -83,12 +83,14 @@ class HubRevision:
 
     def fetch(self, into: Path) -> Path:
         """Download the files with weights into a folder, chosen as transformers chooses them."""
-        found = [file for file in self._files if fnmatchcase(file, "model*.safetensors*")]
-        if not found:
-            raise RankriseError(f"{self.repository} at {self.name} has no {WEIGHTS}.")
-        for file in [WEIGHTS] if WEIGHTS in found else found:
-            self._download(file, into)
-        return into
+        for whole in WHOLE:
+            stem, suffix = whole.split(".")
+            found = [file for file in self._files if fnmatchcase(file, f"{stem}*.{suffix}*")]
+            for file in [whole] if whole in found else found:
+                self._download(file, into)
+            if found:
+                return into
+        raise RankriseError(f"{self.repository} at {self.name} has neither {' nor '.join(WHOLE)}.")
 
     @cached_property
     def _files(self) -> list[str]:

@@ -1,6 +1,7 @@
 """Checkpoints on disk: every form gives the same heads as the model in memory, one layer at a time."""
 
 import json
+import pickle
 import re
 import socket
 import sys
@@ -74,10 +75,14 @@ def test_folder(tmp_path, family, auto, shard):
     assert_same(watch.heads(tmp_path), watch.heads(model))
 
 
-@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.module."])
-def test_names_of_ddp_and_compile(saved, prefix):
+@pytest.mark.parametrize(
+    ("wrapped", "prefix"), [("", ""), ("state_dict", "module."), ("model", "_orig_mod.module.")]
+)
+def test_pickled_weights(saved, wrapped, prefix):
     model, folder = saved
-    state(lambda name, tensor: (prefix + name, tensor))(folder)
+    (folder / "model.safetensors").unlink()
+    state = {prefix + name: tensor for name, tensor in model.state_dict().items()}
+    torch.save({wrapped: state, "step": 3} if wrapped else state, folder / "pytorch_model.bin")
     assert_same(watch.heads(folder), watch.heads(model))
 
 
@@ -212,3 +217,16 @@ def test_missing_weights_are_not_drawn_at_random(saved):
     state(lambda one, tensor: (one.replace(name, "lost"), tensor))(folder)
     with pytest.raises(RankriseError, match=name):
         load_model(folder)
+
+
+def test_pickled_code_does_not_run(tmp_path):
+    class Trap:
+        def __reduce__(self):
+            return (open, (str(tmp_path / "sprung"), "w"))
+
+    (tmp_path / "plain.pt").write_bytes(pickle.dumps({"a": Trap()}))
+    torch.save({"a": Trap()}, tmp_path / "zipped.pt")
+    for name in ("plain.pt", "zipped.pt"):
+        with pytest.raises(RankriseError, match=name):
+            Checkpoint.open(tmp_path / name)
+    assert not (tmp_path / "sprung").exists()

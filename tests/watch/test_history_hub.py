@@ -1,6 +1,7 @@
 """Histories of revisions on the Hugging Face Hub: the record of the same series on disk."""
 
 import json
+import shutil
 
 import huggingface_hub
 import pytest
@@ -67,11 +68,15 @@ def test_a_missing_file_is_named_and_the_rest_is_fetched_later(hub, tmp_path):
             watch.history(place, tmp_path / "other", base=base)
 
 
-def test_sharded_revisions(hub, series, expected, tmp_path):
+def test_pickled_and_sharded_revisions(hub, series, expected, tmp_path):
+    pickled = tmp_path / "pickled"
+    pickled.mkdir()
+    torch.save(load_file(series / "step10" / "model.safetensors"), pickled / "pytorch_model.bin")
+    shutil.copy(series / "step10" / "config.json", pickled)
     model = made.text_model()
     with torch.no_grad():
         for name, tensor in load_file(series / "step20" / "model.safetensors").items():
             model.get_parameter(name).copy_(tensor)
     made.save(tmp_path / "sharded", model, shard=True)
-    hub.revisions |= {"step20": tmp_path / "sharded"}
+    hub.revisions |= {"step10": pickled, "step20": tmp_path / "sharded"}
     assert ranks_of(watch.history("someone/tiny", tmp_path / "run")) == expected
