@@ -69,7 +69,6 @@ class TrackedRun:
         """The model that a fine-tuning or an adapter began from."""
         self.since: str | None = self.extra.get("history", {}).get("since") or None
         """The checkpoint that a history's changes are measured against; None for the initialisation."""
-        self.adapter_rank: int | None = self.extra.get("adapter_rank")
         self.total_steps: int | None = self.extra.get("total_steps")
         self.epoch_steps: int | None = self.extra.get("epoch_steps")
         self.clock = "epoch" if (self.epoch_steps or 1) > 1 else "step"

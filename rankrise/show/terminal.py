@@ -40,7 +40,7 @@ def snapshot(run: TrackedRun, stages: StagesFound) -> dict[str, Any]:
     losses = recorded.get("loss", np.zeros(0)).tolist()
     return {
         "folder": str(run.folder),
-        **{name: getattr(run, name) for name in ("base", "adapter_rank", "since", "going_on", "notes")},
+        **{name: getattr(run, name) for name in ("base", "since", "going_on", "notes")},
         **{name: run.info.get(name) for name in ("model", "finished", "stopped")},
         "heads": max((len(layer["tracked_heads"]) for layer in run.layers), default=0),
         "loss_steps": recorded["step"][: len(losses)].tolist(),
@@ -117,7 +117,6 @@ def frame(shot: dict[str, Any], console: "Console", rank: str = "stable") -> "Gr
         own = {line["layer"]: line["layer"] for line in of_matrices}
         tables.append(_table(MATRIX, of_matrices, own, False, console.width, rank))
 
-    adapter = "" if shot["adapter_rank"] is None else f", adapter of rank {shot['adapter_rank']}"
     base = "" if shot["base"] is None else f", from {shot['base']}"
     pace = "" if shot["pace"] is None else f"  {shot['pace']:.3g} steps/s"
     losses = shot["losses"]
@@ -128,7 +127,7 @@ def frame(shot: dict[str, Any], console: "Console", rank: str = "stable") -> "Gr
     if "energy" in str(tables[0].columns[-1].header):
         energy = f", and how many directions hold {ENERGY} % of its energy (up to twice the head size)"
     about = [
-        f"{shot['folder']}  {shot['model']}{adapter}{base}  {shot['state']}",
+        f"{shot['folder']}  {shot['model']}{base}  {shot['state']}",
         f"step {shot['last_step']}{pace}  {len(losses)} losses and {len(shot['measured'])} measurements",
         loss + sparkline(losses, max(NARROWEST, min(2 * WIDEST, console.width - len(loss)))),
         f"{title} of the change{since}{over}{energy}:",

@@ -7,7 +7,6 @@ to be rebuilt for that.
 """
 
 import copy
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -126,7 +125,7 @@ def check(model: nn.Module, batch: Batch) -> LayoutCheck:
 
 
 def _call(model: nn.Module, batch: Batch) -> None:
-    """Run the model on the batch, which may be on another device and may end in labels."""
+    """Run the model on the batch, which may be on another device."""
     if not isinstance(batch, Tensor | Mapping | tuple | list):
         batch(model)
         return
@@ -134,10 +133,6 @@ def _call(model: nn.Module, batch: Batch) -> None:
     args = (batch,) if isinstance(batch, Tensor) else () if isinstance(batch, Mapping) else tuple(batch)
     kwargs = dict(batch) if isinstance(batch, Mapping) else {}
     args, kwargs = tree_map_only(Tensor, lambda tensor: tensor.to(device), (args, kwargs))
-    try:
-        inspect.signature(model.forward).bind(*args, **kwargs)
-    except TypeError:  # more than it takes
-        args = args[:1]
     model(*args, **kwargs)
 
 

@@ -21,9 +21,9 @@ from rankrise.record.folder import (
     tensor_name,
     verified_step,
 )
-from rankrise.watch._change import Change
+from rankrise.watch._change import Change, change
 from rankrise.watch._families import PRODUCTS, ROLES
-from rankrise.watch._heads import Layers, heads, unwrap
+from rankrise.watch._heads import Layers, heads, naming, unwrap
 from rankrise.watch._lora import is_adapter_folder
 from rankrise.watch._ranks import effective_rank, energy_rank
 from rankrise.watch._spectra import leading_vectors, singular_values
@@ -147,17 +147,6 @@ def overlap(before: Source, first: Source, second: Source, *, directions: int = 
     Each is a model, a checkpoint, a PEFT adapter of `before`, or a tracked run, as for `compare`: two
     fine-tunings of one base, two moments of one training, or two runs. A tracked run as `second` begins with
     its own initial weights.
-
-    >>> from copy import deepcopy
-    >>> from torch import nn
-    >>> model = nn.TransformerEncoderLayer(d_model=8, nhead=2)
-    >>> once, twice = deepcopy(model), deepcopy(model)
-    >>> with torch.no_grad():
-    ...     _ = once.self_attn.in_proj_weight[0].add_(1.0)  # one direction of head 0's W_Q
-    ...     _ = twice.self_attn.in_proj_weight[0].add_(2.0)
-    >>> row = overlap(model, once, twice).rows[0]
-    >>> row.directions, round(row.left, 6), row.left_by_chance
-    (1, 1.0, 0.125)
     """
     rows: list[HeadOverlap] = []
     began = second if _is_run(second) else before
@@ -209,13 +198,11 @@ def _changes(before: Source, after: Source) -> Iterator[HeadsChange]:
         if count != len(layer.query):
             raise _different(f"{name} has {count} heads", f"it has {len(layer.query)}")
         part = slice(None) if len(tracked) == count else torch.tensor(tracked)
-        for product, roles in PRODUCTS.items():
-            first = tuple(was[role] for role in roles)
-            last = tuple(getattr(layer, role)[part] for role in roles)
-            shapes = [[list(weight.shape) for weight in side] for side in (first, last)]
-            if shapes[0] != shapes[1]:
-                raise _different(f"{name}'s {' and '.join(roles)} weights are {shapes[0]}", shapes[1])
-            yield HeadsChange(name, product, tracked, Change(first, last), layer.notes)
+        for product, (left, right) in PRODUCTS.items():
+            now = getattr(layer, left)[part], getattr(layer, right)[part]
+            with naming(name):
+                learned = change((was[left], was[right]), now)
+            yield HeadsChange(name, product, tracked, learned, layer.notes)
 
 
 def _all_heads(old: Layers, new: Layers) -> Iterator[LayerBefore]:

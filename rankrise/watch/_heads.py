@@ -186,19 +186,7 @@ def _listed(model: nn.Module, reasons: dict[str, str]) -> str:
 def add_family(family: Family) -> Family:
     """Teach `heads` the layout of your own module. Usable as a decorator; the latest is asked first.
 
-    >>> class Mine(nn.Module):
-    ...     def __init__(self):
-    ...         super().__init__()
-    ...         self.mix, self.back = nn.Linear(8, 24), nn.Linear(8, 8)
-    >>> from rankrise import watch
-    >>> @add_family
-    ... def mine(module):
-    ...     if isinstance(module, Mine):
-    ...         query, key, value = watch.linear(module.mix).cut(2).split(3)  # two heads, each [q, k, v]
-    ...         return Attention(query, key, value, watch.linear(module.back))
-    >>> [tuple(layer.query.shape) for layer in watch.heads(nn.Sequential(Mine()))]
-    [(2, 8, 4)]
-    >>> remove_family(mine)
+    docs/heads.md#your-own-module has an example, and how common layouts are cut.
     """
     _verdicts.clear()  # they are about other readings
     _added.insert(0, family)

@@ -81,11 +81,6 @@ class Projection:
         The result is a product, not a view, in float32 at least: half precision would round away a small
         change.
         """
-        if self.blocks != 1 or self.width != second.weight.shape[1]:
-            took = f"{second.weight.shape[1]}"
-            raise Unreadable(
-                f"its {self.blocks} blocks to {self.width} stand before a layer that takes {took}"
-            )
         dtype = torch.promote_types(self.weight.dtype, torch.float32)
         factor = 1.0 if scale is None else _values(scale).to(self.weight.device, dtype)
         up = second.weight.to(dtype)

@@ -1,7 +1,6 @@
-"""PEFT LoRA adapters: read from disk without PEFT and applied to their base, or found on a model."""
+"""PEFT LoRA adapters, read from disk without PEFT and applied to their base."""
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -116,23 +115,3 @@ def read_adapter(folder: str | Path) -> StoredAdapter:
         what = left_over[0] if left_over else "no LoRA factors"
         raise RankriseError(f"{str(folder)!r} holds {what}: pass a LoRA adapter of linear layers alone.")
     return StoredAdapter(folder, config, factors, tensors, dtype)
-
-
-def adapter_of(model: nn.Module, modules: Sequence[nn.Module]) -> dict[str, Any]:
-    """`base` and `adapter_rank` of a model that PEFT wraps, as far as they are known; {} for other models.
-
-    The rank is left out if more than the factors of plain LoRA is trained in the tracked `modules`.
-    """
-    adapted: Any = next((module for module in model.modules() if hasattr(module, "peft_config")), None)
-    if adapted is None:
-        return {}
-    active = adapted.active_adapters  # a list of PEFT's, a method of transformers'
-    configs = [adapted.peft_config[name] for name in (active() if callable(active) else active)]
-    base = next((config.base_model_name_or_path for config in configs), None)
-    base = base or getattr(getattr(adapted, "config", None), "_name_or_path", "")
-    found: dict[str, Any] = {"base": str(base)} if base else {}
-    weights = (named for module in modules for named in module.named_parameters())
-    plain = all(hasattr(one, "lora_alpha") and not getattr(one, "use_dora", False) for one in configs)
-    if plain and all("lora_" in name for name, one in weights if one.requires_grad and one.ndim > 1):
-        found["adapter_rank"] = sum(max(one.r, *(one.rank_pattern or {"": 0}).values()) for one in configs)
-    return found

@@ -64,10 +64,6 @@ def stable_rank(left: Matrix | Factors | Change, right: Matrix | None = None, *,
 
     >>> stable_rank(torch.eye(6)[:, :2] * torch.tensor([2.0, 1.0]), torch.eye(6)[:, :2]).round(decimals=4)
     tensor(1.2500, dtype=torch.float64)
-    >>> from rankrise import watch
-    >>> k, q = torch.eye(4)[:, :2], torch.eye(4)[:, :2]
-    >>> stable_rank(watch.change((k, q), (k + 1, q))).round(decimals=4)
-    tensor(1., dtype=torch.float64)
     """
     learned = as_change(left, right, name=name)
     if learned.is_whole:

@@ -27,7 +27,6 @@ from rankrise.watch._check import Batch
 from rankrise.watch._check import check as check_heads
 from rankrise.watch._families import PRODUCTS
 from rankrise.watch._heads import unwrap
-from rankrise.watch._lora import adapter_of
 from rankrise.watch._measure import (
     DIGITS,
     UnitChange,
@@ -124,7 +123,7 @@ class RankTracker:
             },
             "device": self._staging.devices[self._units[0].name],
             "note": note,
-            "extra": adapter_of(model, [unit.module for unit in self._units]) | dict(extra or {}),
+            "extra": dict(extra or {}),
         }
         try:
             with ExitStack() as on_failure:

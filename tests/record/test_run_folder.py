@@ -58,7 +58,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert read_run(tmp_path) == ABOUT | {"format": "rankrise-run/2", "kind": "tracked"}
     run = load(tmp_path)
     assert (run.seed, run.scale, run.epoch_steps, run.clock) == (1, 0.5, 10, "epoch")
-    assert (run.data, run.adapter_rank, run.finished) == (None, None, False)
+    assert (run.data, run.finished) == (None, False)
     assert len(run.measured) == 0
 
 

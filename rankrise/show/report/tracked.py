@@ -89,11 +89,10 @@ def _trained(study: Study) -> str:
     if run.layers:
         shape = f"{many(len(run.layers), 'layer')} of {many(max(heads), 'head')} of size {max(size)}"
     base = "" if run.base is None else f", from {escape(run.base)}"
-    adapter = "" if run.adapter_rank is None else f", an adapter of rank {run.adapter_rank}"
     several = f" There are {len(study.members)} runs." if len(study.members) > 1 else ""
     notes = "".join(f" Note: {escape(note)}." for note in run.notes)
     return (
-        f"<strong>{escape(study.label)}</strong>: {escape(run.info['model'])} ({shape}){adapter}{base}, "
+        f"<strong>{escape(study.label)}</strong>: {escape(run.info['model'])} ({shape}){base}, "
         f"trained for {length(run)}.{several}{notes}"
     )
 

@@ -94,36 +94,6 @@ def test_adapters_count_as_merged(tmp_path, late):
     assert (watch.load(tmp_path).stable_rank("KQ")[-1] > 0).all()
 
 
-@pytest.mark.parametrize(
-    ("settings", "frozen", "rank"),
-    [
-        ({}, True, 2),
-        ({"rank_pattern": {"h.1.attn.c_attn": 5}}, True, 5),
-        ({}, False, None),  # the matrices are trained themselves, too
-        ({"use_dora": True}, True, None),
-    ],
-)
-def test_an_adapter_tells_its_base_and_its_rank(tmp_path, settings, frozen, rank):
-    peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
-    config = transformers.GPT2Config(n_embd=16, n_layer=2, n_head=2, n_positions=8, vocab_size=12)
-    model = transformers.GPT2LMHeadModel(config)
-    model.config._name_or_path = "some/base"
-    lora = peft.LoraConfig(**{"r": 2, "target_modules": ["c_attn"], "fan_in_fan_out": True} | settings)
-    adapted = nn.DataParallel(peft.get_peft_model(model, lora))
-    if not frozen:
-        adapted.requires_grad_(True)
-    for _ in range(2):  # it stays when the run goes on
-        watch.RankTracker(adapted, tmp_path / "run").close()
-        run = watch.load(tmp_path / "run")
-        assert (run.base, run.adapter_rank) == ("some/base", rank)
-    given = {"base": "mine", "adapter_rank": 7}
-    watch.RankTracker(adapted, tmp_path / "given", extra=given).close()
-    assert watch.load(tmp_path / "given").extra == given
-    plain = transformers.GPT2LMHeadModel(config)
-    watch.RankTracker(plain, tmp_path / "plain").close()
-    assert watch.load(tmp_path / "plain").extra == {}
-
-
 def test_shards_without_values_are_refused(tmp_path):
     """ZeRO-3 leaves empty parameters."""
     model = tiny()
