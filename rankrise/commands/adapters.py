@@ -59,4 +59,4 @@ def write(
             progress=move_to,
         )
     adapter.save(out, padded=padded)
-    print_adapter(adapter, out, budget.get("rank"), data.measured_on if data else "", json, what)
+    print_adapter(adapter, out, data.measured_on if data else "", json, what)

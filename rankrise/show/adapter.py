@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 LITTLE = 0.9  # of the change: warn if an adapter that leaves tensors out holds less
 
 
-def print_adapter(
-    adapter: "Adapter", place: Path, rank: int | None, measured_on: str, json: bool, what: str
-) -> None:
+def print_adapter(adapter: "Adapter", place: Path, measured_on: str, json: bool, what: str) -> None:
     """Print an adapter that was cut from `what`, a change or an adapter, and written to `place`."""
     numbers = adapter.to_dict()
     if json:
@@ -31,23 +29,20 @@ def print_adapter(
         f"The adapter holds {adapter.held:.1%} of {whole}, by the square of all parameters' change."
     )
     console.print(_table(numbers["matrices"]))
-    for line in _described(adapter, rank, what, measured_on):
+    for line in _described(adapter, what, measured_on):
         console.print(line, markup=False, highlight=False)
     load = f"Load it: peft.PeftModel.from_pretrained(base_model, {str(place)!r})"
     console.print(f"Written: {place}\n{load}", markup=False, soft_wrap=True)
 
 
-def _described(adapter: "Adapter", rank: int | None, what: str, measured_on: str) -> Iterator[str]:
+def _described(adapter: "Adapter", what: str, measured_on: str) -> Iterator[str]:
     """A line per fact."""
-    ranks, rest, measured = list(adapter.ranks.values()), adapter.rest, adapter.measured
+    rest, measured = adapter.rest, adapter.measured
     of = "square weighted by what it does to the loss" if adapter.moments else "energy (its plain square)"
     yield (
         f"{adapter.kept:.1%} of the {of} in the cut matrices is kept, beyond rounding noise: "
-        f"{adapter.parameters:,} parameters, rank {max(ranks)} at most."
+        f"{adapter.parameters:,} parameters, rank {max(adapter.ranks.values())} at most."
     )
-    if rank is not None and max(ranks) > rank:
-        spent = f"The parameters of rank {rank} are spent where they keep most"
-        yield f"{spent}, at ranks {min(ranks)} to {max(ranks)}; --uniform gives every matrix the same rank."
     names = ", ".join(dict.fromkeys(map(_kind, rest.changed)))
     if rest.changed and rest.kept:
         hint = "--leave_rest leaves them out; " if what == "change" else ""

@@ -170,13 +170,6 @@ def moments(
     `loss(model, batch)` is the mean loss of a batch, such as `use.sampled`. Moments stay on the model's
     device and take 4 bytes per entry: 40 GB for Llama 2 7B, or 10 GB with `block=1024`. What you pass as
     `about` is kept in their file.
-
-    >>> model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
-    >>> x = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
-    >>> found = moments(model, [x], lambda model, batch: model(batch).mean())
-    >>> found.inputs["0"].blocks[0], found.outputs["1"].blocks[0]
-    (tensor([[ 5.,  7.],
-            [ 7., 10.]]), tensor([[1.]]))
     """
     network = unwrap(model)
     layers = {matrix.name: _Layer(block) for matrix in linear_layers(network) if only(matrix.name)}
