@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,7 +49,7 @@ def snapshot(run: TrackedRun, stages: StagesFound) -> dict[str, Any]:
         "measured": run.measured.tolist(),
         "last_step": max([*recorded["step"][-1:].tolist(), *run.measured[-1:].tolist()], default=None),
         "ranks": _ranks(run),
-        "stages": stages.to_dict(),
+        "stages": asdict(stages),
         "age": age,
         "pace": float((steps[-1] - steps[0]) / (times[-1] - times[0])) if moving else None,
         "state": _state(run, age),

@@ -45,7 +45,7 @@ class _Tracking:
         self.resumed_at = self.last = step
         self.losses: list[Tensor] = []
 
-    def end(self) -> None:
+    def on_train_end(self, *arguments: Any, **kwargs: Any) -> None:
         if self.tracker is not None:
             tracker, self.tracker = self.tracker, None
             tracker.close()
@@ -69,7 +69,7 @@ class _HuggingFace(_Tracking):
         if self.tracker is None or logs is None:
             return
         if "train_runtime" in logs:  # a summary at the end, before the best checkpoint may be loaded
-            self.end()
+            self.on_train_end()
         elif not state.global_step == self.resumed_at > 0:  # else an evaluation, recorded already
             numbers = {name: one for name, one in logs.items() if isinstance(one, int | float)}
             numbers.pop("step", None)
@@ -80,9 +80,6 @@ class _HuggingFace(_Tracking):
         """The record must not end before a checkpoint that a run can be resumed from."""
         if control.should_save and self.tracker is not None:
             self.tracker.flush()
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.end()
 
 
 class _Lightning(_Tracking):
@@ -115,9 +112,6 @@ class _Lightning(_Tracking):
         """Before the checkpoint is written: the record must not end before what a run can be resumed from."""
         if self.tracker is not None:
             self.tracker.flush()
-
-    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        self.end()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         if self.tracker is not None:

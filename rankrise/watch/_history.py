@@ -3,7 +3,7 @@
 import copy
 import shutil
 import tempfile
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -45,7 +45,7 @@ def history(
     series: str | Path | Sequence[str | Path],
     run: str | Path,
     *,
-    steps: str | Mapping[str, int] | None = None,
+    steps: str | None = None,
     first: int | None = None,
     last: int | None = None,
     log_spaced: int | None = None,
@@ -65,7 +65,7 @@ def history(
     `series` is a folder of checkpoints, a list of them, or the name of a model on the Hugging Face Hub whose
     revisions they are.
 
-    - `steps`: a pattern with one group or a dictionary, for names that tell steps in an unusual way;
+    - `steps`: a pattern with one group, for names that tell steps in an unusual way;
     - `first`, `last`, `log_spaced`: which checkpoints;
     - `base`: what changes are measured against: "first" of the series, or another checkpoint;
     - `products`, `layers`, `heads`, `matrices`, `top`: what is measured, as for `RankTracker`;

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property, partial
@@ -117,7 +117,7 @@ class Entry:
 
 
 def find_series(
-    series: str | Path | Sequence[str | Path], steps: str | Mapping[str, int] | None
+    series: str | Path | Sequence[str | Path], steps: str | None
 ) -> tuple[list[Entry], list[str]]:
     """The checkpoints in a folder, of a list of folders and files, or the revisions of a model on the Hub, in
     the order of their steps; then the names that tell no step."""
@@ -134,7 +134,7 @@ def find_series(
             inside = (folder / name for name in (SERIES, CHECKPOINTS))
             folder = next((one for one in inside if one.is_dir()), folder)
         found = [LocalCheckpoint(path) for path in folders_with_weights(folder) or weights_in(folder)]
-    if isinstance(steps, str) and re.compile(steps).groups != 1:
+    if steps is not None and re.compile(steps).groups != 1:
         raise RankriseError(f"steps is {steps!r}: pass a pattern with one group around the digits.")
     numbered = [(step_of(source.name, steps), source) for source in found]
     left_out = [source.name for step, source in numbered if step is None]
@@ -154,8 +154,8 @@ def find_series(
     return entries, left_out
 
 
-def step_of(name: str, steps: str | Mapping[str, int] | None = None) -> int | None:
-    """The step of a checkpoint by a pattern with one group, or a table of names. Without, it is the number
+def step_of(name: str, steps: str | None = None) -> int | None:
+    """The step of a checkpoint by a pattern with one group. Without, it is the number
     after the last "step"; or after "checkpoint", "iteration" or "epoch"; or the only number.
 
     >>> names = ["step512", "checkpoint-500", "stage1-step1000-tokens5B", "epoch=3-step=750", "step1k", "42"]
@@ -164,8 +164,6 @@ def step_of(name: str, steps: str | Mapping[str, int] | None = None) -> int | No
     >>> [step_of(name) for name in ("main", "seed1-size2", "model-7b", "step=1e3", "step1,000", "epoch_1.5")]
     [None, None, None, None, None, None]
     """
-    if isinstance(steps, Mapping):
-        return steps.get(name)
     if steps is not None:
         match = re.search(steps, name)
         return int(match[1]) if match else None

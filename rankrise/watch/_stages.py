@@ -2,9 +2,8 @@
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -65,10 +64,6 @@ class StagesFound:
         count = f"{len(self)} stage{'' if len(self) == 1 else 's'}"
         searched = f"searched for in {len(self.searched)} curves"
         return text_table(f"{count} by step {self.until}, {searched}", columns)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and strings, as `rankrise watch --json` prints them."""
-        return asdict(self)
 
 
 def find_stages(run: TrackedRun | str | Path | Iterable[Curve], *, probability: float = 0.9) -> StagesFound:
