@@ -114,9 +114,7 @@ def _curvature(loss: Loss, stage: Stage) -> float:
         return float(torch.linalg.eigvalsh(hessian)[0])
     space = FactorSpace(loss, stage.ranks)
     x = space.pack(balanced(stage.points, stage.ranks))
-    spectrum = Linearised(space, space.here(x), dense=True).spectrum
-    assert spectrum is not None
-    values = -spectrum.values
+    values = -Linearised(space, space.here(x)).values
     gauge = sum(rank * rank for rank in stage.ranks)
     kept = values[values.abs().argsort(descending=True)[: len(values) - gauge]]
     return float(kept.min()) if len(kept) else math.inf
