@@ -59,8 +59,9 @@ def check_assumptions(
     - `"nondegeneracy"`: no other direction is due at the same time, and a coordinate that left the support is
       driven away from it. The margin is the gap to the runner-up as a fraction of the stage's time, or the
       drive on one that left as a fraction of the largest drive at zero.
-    - `"strict_minima"`: the smallest eigenvalue of the Hessian in the weights at the point of rest is above
-      0; for matrices, apart from the gauge `U g, V g^-T`. If a loss falls into blocks, theirs count.
+    - `"strict_minima"`: the smallest eigenvalue of the Hessian at the point of rest is above 0: in u, with v
+      equal to u up to its sign; for matrices in U and V, apart from the gauge `U g, V g^-T`. If a loss falls
+      into blocks, theirs count.
     - `"noise_robustness"` (diagonal): stage B, started with Gaussian noise of standard deviation `noise` on
       the weights of the old support (the paper's 1e-2), ends at the same point, in each of some `trials`. The
       margin is 1 minus the distance of the two ends, in thousandths of the largest weight.

@@ -27,7 +27,7 @@ def bar(description: str, total: float, unit: str = "") -> Iterator[Move]:
 
     class Rate(progress.ProgressColumn):
         def render(self, task: progress.Task) -> Text:
-            return Text(f"{task.speed:,.2f} {unit}/s" if unit and task.speed else "")
+            return Text(_rate(task.speed, unit) if unit and task.speed else "")
 
     columns = (
         progress.TextColumn("{task.description}", markup=False),
@@ -45,6 +45,10 @@ def bar(description: str, total: float, unit: str = "") -> Iterator[Move]:
         yield move_to
 
 
+def _rate(speed: float, unit: str) -> str:
+    return f"{speed:,.0f} {unit}/s" if speed >= 100 else f"{speed:.3g} {unit}/s"
+
+
 def progress_lines(
     description: str,
     total: float,
@@ -58,7 +62,7 @@ def progress_lines(
     >>> move_to = progress_lines("counting", 100, "images", clock=lambda: next(clock), out=sys.stdout)
     >>> move_to(5)
     >>> move_to(50)
-    counting: 50 %, 5.00 images/s, 0:00:10 left
+    counting: 50 %, 5 images/s, 0:00:10 left
     >>> move_to(55)
     """
     begun = last = clock()
@@ -76,7 +80,7 @@ def progress_lines(
         text = f"{description}: {100 * done / total:.0f} %"
         if speed > 0:
             left = timedelta(seconds=round(min((total - done) / speed, 1e10)))
-            text += f"{f', {speed:,.2f} {unit}/s' if unit else ''}, {left} left"
+            text += f"{f', {_rate(speed, unit)}' if unit else ''}, {left} left"
         print(text, file=out or sys.stderr, flush=True)
 
     return move_to

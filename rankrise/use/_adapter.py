@@ -39,6 +39,7 @@ class Rest:
     kept: bool = True  # whether they are part of the adapter
     tensors: dict[str, Tensor] = field(default_factory=dict)  # those that are kept
     modules: tuple[str, ...] = ()  # kept whole
+    loose: tuple[str, ...] = ()  # parameters beside cut matrices, which PEFT cannot hold and `save` refuses
 
     @property
     def parameters(self) -> int:

@@ -6,7 +6,6 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from rankrise.foundations.errors import RankriseError
 from rankrise.recipes.use_settings import Budget
 from rankrise.use._adapter import Adapter, Bench, Evaluate, Rest, fitted
 from rankrise.use._cut import Cut, cut_change
@@ -88,7 +87,7 @@ def _rest(both: Pair, kept: bool) -> Rest:
         return Rest(tuple(changed), False)
     model, firsts = both.tuned.model, both.tuned.first_names
     all_names, cut = [name for name, _ in model.named_modules()], {matrix.name for matrix in both.matrices}
-    tensors, whole = dict[str, Tensor](), list[str]()
+    tensors, whole, loose = dict[str, Tensor](), list[str](), list[str]()
     owners = {name: name.rpartition(".")[0] for name in firsts}  # under each name of a tied tensor
     for name, module in sorted(owners.items(), key=lambda item: item[1]):  # outer modules first
         first = firsts[name]
@@ -99,15 +98,13 @@ def _rest(both: Pair, kept: bool) -> Rest:
         if module in cut:
             tensors[name] = changed[first].clone()
         elif not module or holds_cuts or ambiguous:
-            raise RankriseError(
-                f"{first} changed, and PEFT keeps whole modules without cut matrices only: pass "
-                'rest="leave" (--leave_rest), and save it yourself.'
-            )
+            loose.append(first)
         elif module not in whole:
             whole.append(module)
             for leaf in model.get_submodule(module).state_dict():
                 tensors[f"{module}.{leaf}"] = both.tuned.read(firsts[f"{module}.{leaf}"]).clone()
-    return Rest(tuple(changed), True, tensors, tuple(whole))
+    tensors |= {name: changed[name].clone() for name in loose}
+    return Rest(tuple(changed), True, tensors, tuple(whole), tuple(loose))
 
 
 def _held(adapter: Adapter, both: Pair) -> float:

@@ -92,8 +92,8 @@ Roots = tuple[Root, Root]  # of a matrix's C and G
 class Moments:
     """Second moments by module name.
 
-    C is the moment of a layer's inputs, averaged over tokens. G is that of the loss gradients at its outputs,
-    summed over the tokens of an example and averaged over examples.
+    C is the moment of a layer's inputs, averaged over the tokens that the loss reaches. G is that of the loss
+    gradients at its outputs, summed over the tokens of an example and averaged over examples.
     """
 
     inputs: dict[str, Moment]

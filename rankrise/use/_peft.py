@@ -25,6 +25,11 @@ def save_adapter(adapter: "Adapter", folder: Path, padded: bool) -> Path:
     rest = adapter.rest
     if is_taken(folder):
         raise RankriseError(f"{str(folder)!r} exists: pass a new folder for the adapter.")
+    if rest.loose:
+        raise RankriseError(
+            f"{', '.join(rest.loose)} changed and cannot be part of an adapter, since PEFT keeps whole "
+            'modules only: pass rest="leave" (--leave_rest), and save them yourself.'
+        )
     in_modules = all(name.startswith(tuple(f"{one}." for one in rest.modules)) for name in rest.tensors)
     config = {
         "peft_type": "LORA",

@@ -119,7 +119,7 @@ def test_a_new_head_is_named_and_kept_whole(tmp_path: Path) -> None:
         assert torch.allclose(model.state_dict()[key], tensor, atol=1e-5), key
 
 
-def test_a_parameter_that_peft_cannot_hold_is_refused_unless_it_is_left(tmp_path: Path) -> None:
+def test_a_parameter_that_peft_cannot_hold_is_in_the_rest_and_only_save_refuses_it(tmp_path: Path) -> None:
     class Sighted(nn.Module):
         """timm's ViT has such tokens."""
 
@@ -130,8 +130,11 @@ def test_a_parameter_that_peft_cannot_hold_is_refused_unless_it_is_left(tmp_path
 
     base = Sighted()
     tuned = changed(base)
+    adapter = use.extract(base, tuned, rank=4)
+    assert adapter.rest.loose == ("cls_token",)
+    assert torch.equal(adapter.rest.tensors["cls_token"], tuned.cls_token)
     with pytest.raises(RankriseError, match="cls_token"):
-        use.extract(base, tuned, rank=4)
+        adapter.save(tmp_path / "adapter")
     use.extract(base, tuned, rank=4, rest="leave").save(tmp_path / "adapter")
 
 
