@@ -2,11 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import to_json
 from rankrise.foundations.objective import Objective
+from rankrise.show.progress import bar
+
+if TYPE_CHECKING:
+    from rankrise.predict import Stages
 
 
 @dataclass(frozen=True)
@@ -50,11 +54,11 @@ def predict(
         check: also check the theory's assumptions at every stage.
         json: print JSON instead of the table.
     """
-    from rankrise.predict import check_assumptions, greedy
+    from rankrise.predict import check_assumptions
     from rankrise.show.stages import print_stages
 
     network = _network(NetworkSettings(**settings))
-    stages = greedy(network, until=until)
+    stages = _stages(network, until)
     checked = check_assumptions(network, stages) if check and stages else None
     if json:
         found = {} if checked is None else {"assumptions": checked.to_dict()}
@@ -82,14 +86,15 @@ def flow(
         until: rescaled time t / log(1/alpha) at which to stop.
         json: print JSON instead of the table.
     """
-    from rankrise.predict import compare, gradient_flow, greedy, random_start
+    from rankrise.predict import compare, gradient_flow, random_start
     from rankrise.show.stages import print_stages
 
     wanted = NetworkSettings(**settings)
     network = _network(wanted)
     start = random_start(network, seed=wanted.seed + 1)
-    solved = gradient_flow(network, *start, log10_alpha, until)
-    stages = greedy(network, until=until)
+    with bar("gradient flow", until, unit="rescaled time") as move_to:
+        solved = gradient_flow(network, *start, log10_alpha, until, progress=move_to)
+    stages = _stages(network, until)
     compared = compare(stages, solved)
     error = compared.largest_time_error  # nan if no plateau has its middle within the flow
     if json:
@@ -113,3 +118,11 @@ def _network(settings: NetworkSettings) -> Any:
     if full:
         raise RankriseError("The transformer has no full weights here: pass --network head or linear.")
     return predict.diagonal_transformer(size, settings.layers, settings.heads, settings.tokens, **data)
+
+
+def _stages(network: Any, until: float) -> "Stages":
+    from rankrise.predict import greedy
+
+    most = network.size if hasattr(network, "size") else sum(map(min, network.shapes))
+    with bar("stages", most, unit="stages") as move_to:
+        return greedy(network, until=until, progress=move_to)

@@ -65,6 +65,7 @@ def check_assumptions(
     - `"noise_robustness"` (diagonal): stage B, started with Gaussian noise of standard deviation `noise` on
       the weights of the old support (the paper's 1e-2), ends at the same point, in each of some `trials`. The
       margin is 1 minus the distance of the two ends, in thousandths of the largest weight.
+    - `"gradient_at_zero"` (matrices): some product has one. The margin is its largest singular value.
     - `"mixing"` (matrices): transitions couple the directions of a product, so ordered exponents add. The
       margin is the weakest link, as a fraction of the gradient, and 0 where directions fall into blocks.
 
@@ -82,9 +83,9 @@ def check_assumptions(
         raise RankriseError(f"stages is empty, so there is nothing to check ({stages.message}): pass others.")
     size = len(stages.shapes) if stages.diagonal else None
     checked = checked_loss(loss, size, None if size else stages.shapes)
+    _, at_zero = checked.value_and_gradient(checked.zero())
     gaps = [0.0 if stage.tied else stage.gap / stage.time for stage in stages]
     if stages.diagonal:
-        _, at_zero = checked.value_and_gradient(checked.zero())
         for number, stage in enumerate(stages):
             if stage.left:
                 drive = checked.value_and_gradient(stage.point)[1][list(stage.left)].abs().min()
@@ -94,6 +95,8 @@ def check_assumptions(
         source = torch.Generator().manual_seed(seed)
         margins["noise_robustness"] = _returns(checked, stages, noise, trials, source)
     else:
+        slopes = checked.split(at_zero)
+        margins["gradient_at_zero"] = [max(float(torch.linalg.matrix_norm(part, 2)) for part in slopes)]
         margins["mixing"] = [stage.mixing for stage in stages]
     return Assumptions(
         {name: Assumption(min(every) > 0, min(every), tuple(every)) for name, every in margins.items()}

@@ -43,6 +43,7 @@ class FlowComparison:
     """A flow held against the stages whose plateau has its middle within the flow."""
 
     log_inverse_alpha: float
+    threshold: float
     stages: tuple[StageComparison, ...]
 
     @property
@@ -158,4 +159,4 @@ def _compare_one(stages: Stages, flow: Flow, threshold: float) -> FlowComparison
             break
         error = float((flow.products(flow.place_at(middle)) - stage.point).abs().max())
         rows.append(StageComparison(stage.time, flow_time, middle, error, stage.product, stage.rank))
-    return FlowComparison(flow.log_inverse_alpha, tuple(rows))
+    return FlowComparison(flow.log_inverse_alpha, threshold, tuple(rows))

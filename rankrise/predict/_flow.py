@@ -1,7 +1,7 @@
 """Gradient flow at any initialisation scale: of diagonal networks exactly (Eq. 4), and of full matrices."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Literal, NamedTuple
@@ -167,6 +167,7 @@ def gradient_flow(
     log10_alpha: float = -32.0,
     until: float = 1.0,
     tolerance: float = 1e-5,
+    progress: Callable[[float], None] | None = None,
 ) -> Flow:
     """Solve gradient flow from `alpha * (u0, v0)` to the rescaled time `until`.
 
@@ -176,7 +177,7 @@ def gradient_flow(
 
     The scale is given as its logarithm, so 10**-1000 is as good as 0.1. `tolerance` bounds the error of a
     step in the logarithm of a weight, divided by `log(1/alpha)`: at the default, activation times are good to
-    about 1e-4.
+    about 1e-4. `progress` is called with the rescaled time reached.
 
     >>> from rankrise import predict
     >>> target = torch.tensor([1.0, -2.0], dtype=torch.float64)
@@ -204,11 +205,11 @@ def gradient_flow(
     if not matrices:
         checked = checked_loss(loss, len(u))
         coordinates, z = Coordinates.of_weights(u, v, -unit)
-        return diagonal_flow(checked, coordinates, z, unit, until, tolerance)
+        return diagonal_flow(checked, coordinates, z, unit, until, tolerance, progress)
     checked = checked_loss(loss, shapes=[(len(u), len(v)) for u, v in pairs])
     columns = [Columns.of_start(u, v, -unit) for u, v in pairs]
     solved = follow_columns(checked, columns, until * unit, min(tolerance * unit, _LOOSEST_MATRIX_STEP))
-    return _collect(checked, solved, unit, until, None)
+    return _collect(checked, solved, unit, until, None, progress)
 
 
 def random_start(loss: Any, columns: int | None = None, seed: int = 1) -> tuple[Any, Any]:
@@ -238,13 +239,14 @@ def diagonal_flow(
     unit: float,
     until: float,
     tolerance: float,
+    progress: Callable[[float], None] | None = None,
 ) -> Flow:
     """The flow of a diagonal network from the place `z`, in times of `unit`."""
     # Beyond the unit itself: more at tiny scales, where transitions are far apart and their errors do not add
     # up, and a bound, because an error of log|a| that no activation time shows still shows in the values.
     allowed = tolerance * min(unit * (unit / 74) ** 0.25, 2000.0)
     solved = integrate(loss, coordinates, z, until * unit, allowed)
-    return _collect(loss, solved, unit, until, coordinates)
+    return _collect(loss, solved, unit, until, coordinates, progress)
 
 
 def _collect(
@@ -253,6 +255,7 @@ def _collect(
     unit: float,
     until: float,
     coordinates: Coordinates | None,
+    progress: Callable[[float], None] | None,
 ) -> Flow:
     """Collect the moments of a flow; what was solved is kept, however the solve ends."""
     moments = list[Moment]()
@@ -261,6 +264,8 @@ def _collect(
     try:
         for moment in solved:
             moments.append(moment)
+            if progress is not None:
+                progress(moment.time / unit)
     except StepTooSmall:
         if not moments:
             raise RankriseError("loss or its gradient is not finite at the start.") from None

@@ -5,7 +5,7 @@ evidence, not a theorem.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -25,6 +25,7 @@ def greedy(
     columns: int | None = None,
     until: float = math.inf,
     max_stages: int = 10_000,
+    progress: Callable[[int], None] | None = None,
 ) -> Stages:
     """Predict the stages of a loss, float64 and twice differentiable, as the initialisation vanishes.
 
@@ -35,7 +36,7 @@ def greedy(
 
     It stops after rescaled time `until` or `max_stages`, when nothing can move any more, when a stage has no
     point of rest, as under a loss with an exponential tail, or when the theory does not say what follows.
-    What was found is kept.
+    What was found is kept. `progress` is called with the number of stages.
 
     >>> target = torch.tensor([1.0, -2.0, 0.0], dtype=torch.float64)
     >>> greedy(lambda a: ((a - target) ** 2).sum() / 2, 3)
@@ -51,7 +52,7 @@ def greedy(
     checked = checked_loss(loss, size, shapes)
     plateau = DiagonalPlateau(checked) if checked.diagonal else MatrixPlateau(checked, columns)
     initial_loss, found = plateau.value, list[Stage]()
-    ending, message = _follow(plateau, until, max_stages, found)
+    ending, message = _follow(plateau, until, max_stages, found, progress)
     return Stages(
         stages=tuple(found),
         shapes=checked.shapes,
@@ -68,6 +69,7 @@ def _follow(
     until: float,
     max_stages: int,
     found: list[Stage],
+    progress: Callable[[int], None] | None,
 ) -> tuple[StagesEnding, str]:
     """Move the plateau from stage to stage, append each to `found`, and say why there are no more."""
     if plateau.flat:
@@ -106,6 +108,8 @@ def _follow(
                 time, product, loss=value, point=point, shapes=shapes, runner_up=runner_up, tied=tied, **moved
             )
         )
+        if progress is not None:
+            progress(len(found))
         if not plateau.clear:
             return "assumption fails", (
                 f"{where} drops a direction while others wait, or moves one into another block. The theory "

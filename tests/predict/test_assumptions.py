@@ -42,6 +42,8 @@ def test_assumptions_of_matrices_have_their_numbers():
     stages = predict.greedy(network)
     check = predict.check_assumptions(network, stages)
     assert check.hold
+    _, (slope,) = network.value_and_gradient(torch.zeros(2, 2, dtype=torch.float64))
+    assert check["gradient_at_zero"].margin == pytest.approx(float(torch.linalg.svdvals(slope)[0]))
     assert check["nondegeneracy"].margins == tuple(stage.gap / stage.time for stage in stages)
     assert "noise_robustness" not in check
 

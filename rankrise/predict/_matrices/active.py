@@ -26,9 +26,11 @@ Factors = list[Tensor]
 """One (d1 + d2, k) matrix `W = [U; V]` per product."""
 
 
-Terms = dict[int, Tensor]
-"""Vectors `c_k` by their coefficients in the eigenvectors of the Jacobian J. They move x by
-`tau * sum_k part^(k-1) phi_k(tau J) c_k`, `part` being tau over the length of the step."""
+Shares = tuple[float, float, float, float]
+_ALL: Shares = (1, 0, 0, 0)
+Parts = list[tuple[Tensor, Shares]]
+"""Vectors by their coefficients in the eigenvectors of the Jacobian J. Each moves x by
+`tau * sum_k share_k part^(k-1) phi_k(tau J)`, `part` being tau over the length of the step."""
 
 
 def balanced(products: Sequence[Tensor], ranks: Sequence[int]) -> Factors:
@@ -138,28 +140,30 @@ class Linearised:
         """A step of length `size`; in its error, `least` of the largest column is the least that counts."""
         start, sizes = self.start, self.space.column_sizes
         first = self.vectors.T @ start.rate
-        far, near = (self.moved({1: first}, tau, size) for tau in (size, size / 2))
+        far, near = (self.moved([(first, _ALL)], tau, size) for tau in (size, size / 2))
         nonlinear, middle = self._remainders(*near)
         push = self.vectors.T @ nonlinear
-        extra = self.moved({1: push}, size, size)
+        extra = self.moved([(push, _ALL)], size, size)
         last_nonlinear, last = self._remainders(far[0] + extra[0], far[1] + extra[1])
         # The polynomial through both remainders: 8 and 2 are those of a and b in the module's docstring.
         pull = self.vectors.T @ last_nonlinear
-        cubic = 12 * pull - 48 * push
-        terms = {1: first, 3: 16 * push - 2 * pull, 4: cubic}
-        end = start.x + self.moved(terms, size, size)[0]
+        of_fourth_order: Parts = [(push, (0, 0, 0, -48)), (pull, (0, 0, 0, 12))]
+        parts: Parts = [(first, _ALL), (push, (0, 0, 16, -48)), (pull, (0, 0, -2, 12))]
+        end = start.x + self.moved(parts, size, size)[0]
         largest = torch.maximum(sizes(start.x), sizes(end))
         largest = largest.clamp(min=least * float(largest.max()))
-        error = float((sizes(self.moved({4: cubic}, size, size)[0]) / largest).max())
-        return Step(self, size, end, error, terms, (middle, last))
+        error = float((sizes(self.moved(of_fourth_order, size, size)[0]) / largest).max())
+        return Step(self, size, end, error, parts, (middle, last))
 
-    def moved(self, terms: Terms, tau: float, size: float) -> tuple[Tensor, Tensor]:
+    def moved(self, parts: Parts, tau: float, size: float) -> tuple[Tensor, Tensor]:
         """The move (n,) and the response in the gradient at time tau of a step."""
         if tau not in self._known:
             self._known[tau] = phis(tau * self.values)
         taken = torch.zeros_like(self.values)
-        for k, coefficients in terms.items():
-            taken += tau * (tau / size) ** (k - 1) * self._known[tau][k] * coefficients
+        for weights, shares in parts:
+            for k, share in enumerate(shares):
+                if share:
+                    taken += tau * share * (tau / size) ** k * self._known[tau][k + 1] * weights
         return self.vectors @ taken, self.response @ taken
 
     def _image(self, direction: Tensor, response: Tensor) -> Tensor:
@@ -183,16 +187,16 @@ class Step:
     size: float
     end: Tensor
     error: float
-    terms: Terms
+    parts: Parts
     remainders: tuple[Tensor, Tensor]
 
     def at(self, tau: float) -> Tensor:
         """The active factors (n,) at a time within the step."""
-        return self.linear.start.x + self.linear.moved(self.terms, tau, self.size)[0]
+        return self.linear.start.x + self.linear.moved(self.parts, tau, self.size)[0]
 
     def gradient_at(self, tau: float) -> Tensor:
         """The flat gradient at a time within the step: linear response and interpolated remainder."""
-        _, response = self.linear.moved(self.terms, tau, self.size)
+        _, response = self.linear.moved(self.parts, tau, self.size)
         middle, last = self.remainders
         part = tau / self.size
         remainder = part**2 * (8 * middle - last) + part**3 * (2 * last - 8 * middle)

@@ -73,10 +73,7 @@ class _State:
         self.loss, self.columns = loss, columns
         self.ranks = tuple(int((many.logs > math.log(VISIBLE)).sum()) for many in columns)
         self.space = FactorSpace(loss, self.ranks)
-        factors = [
-            (many.directions * many.logs.exp())[:, :rank]
-            for many, rank in zip(columns, self.ranks, strict=True)
-        ]
+        factors = [many.factors(rank) for many, rank in zip(columns, self.ranks, strict=True)]
         self.point = self.space.here(self.space.pack(factors))
         norms = [float(torch.linalg.matrix_norm(part, 2)) for part in loss.split(self.point.gradient)]
         self._norms, self.pace = norms, max([*norms, 1e-300])

@@ -1,6 +1,7 @@
 """Linear networks with two layers, full or diagonal, and matrix sensing: much can be solved by hand."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -46,11 +47,13 @@ class LinearNetwork:
 
     def hessian(self, product: Tensor) -> Tensor:
         """The Hessian (d1 d2, d1 d2), which is the same everywhere."""
-        if self.right is None:
-            unit = torch.eye(product.shape[1], dtype=product.dtype)
-            return torch.kron(self.inputs.T @ self.inputs / len(self.inputs), unit)
-        features = (self.inputs[:, :, None] * self.right[:, None]).flatten(1)
-        return features.T @ features / len(features)
+        return self._hessian
+
+    @cached_property
+    def _hessian(self) -> Tensor:
+        (shape,) = self.shapes
+        hessian: Tensor = torch.func.hessian(self)(self.inputs.new_zeros(shape))
+        return hessian.flatten(0, 1).flatten(1)
 
     def _missed(self, product: Tensor) -> Tensor:
         outputs = self.inputs @ product
@@ -87,6 +90,13 @@ class DiagonalLinear:
         if self.objective == "squared":
             return (outputs - self.targets).square().mean() / 2
         return (torch.nn.functional.softplus(outputs) - self.targets * outputs).mean()
+
+    def hessian(self, a: Tensor) -> Tensor:
+        """The exact Hessian (p, p) at `a`."""
+        if self.objective == "squared":
+            return self.inputs.T @ self.inputs / len(self.inputs)
+        likelihood = (self.inputs @ a).sigmoid()
+        return self.inputs.T @ (self.inputs * (likelihood * (1 - likelihood)).unsqueeze(1)) / len(self.inputs)
 
 
 def linear_network(
@@ -125,16 +135,17 @@ def matrix_sensing(
     rows: int = 4,
     columns: int | None = None,
     samples: int = 200,
+    rank: int | None = None,
     seed: int = 0,
 ) -> LinearNetwork:
-    """Gaussian measurements of a Gaussian matrix.
+    """Gaussian measurements of a Gaussian matrix of some rank, by default the full one.
 
     >>> network = matrix_sensing(3, 4, samples=30)
     >>> network.shapes, float(network(network.teacher))
     (((3, 4),), 0.0)
     """
     columns = columns or rows
-    rank = min(rows, columns)
+    rank = rank or min(rows, columns)
     source = torch.Generator().manual_seed(seed)
     left, right = gaussian(source, samples, rows), gaussian(source, samples, columns)
     teacher = gaussian(source, rows, rank) @ gaussian(source, rank, columns) / rank**0.5
