@@ -115,7 +115,9 @@ def _curvature(loss: Loss, stage: Stage) -> float:
         return float(torch.linalg.eigvalsh(hessian)[0])
     space = FactorSpace(loss, stage.ranks)
     x = space.pack(balanced(stage.points, stage.ranks))
-    values = -Linearised(space, space.here(x)).values
+    spectrum = Linearised(space, space.here(x), dense=True).spectrum
+    assert spectrum is not None
+    values = -spectrum.values
     gauge = sum(rank * rank for rank in stage.ranks)
     kept = values[values.abs().argsort(descending=True)[: len(values) - gauge]]
     return float(kept.min()) if len(kept) else math.inf

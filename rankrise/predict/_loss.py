@@ -7,6 +7,7 @@ loss of one vector `a`, whose entries are 1 x 1 products.
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -29,6 +30,7 @@ class Loss:
 
     - `value_and_gradient(a)`, or `value_and_gradient(*products)` with one gradient per product;
     - `hessian(a)` or `hessian(*products)`, exact, (size, size) in the order of the flat vector;
+    - `hessian_product(*products)`, a function from directions (m, d1, d2) per product to its result on each;
     - `curvature(a)`, an approximate Hessian, good enough for Newton's method;
     - `restricted(support)`, the same loss of some coordinates, the others being zero, or None where that is
       not cheaper.
@@ -88,16 +90,25 @@ class Loss:
             hessian: Tensor = supplied(*self._arguments(flat))
             hessian = hessian if self.support is None else hessian[self.support][:, self.support]
             return hessian if columns is None or len(columns) == len(flat) else hessian[:, columns]
+        units = torch.eye(len(flat), dtype=flat.dtype)
+        return _in_parts(self._by_autograd(flat), units if columns is None else units[columns]).T
+
+    def hessian_product(self, flat: Tensor) -> Callable[[Tensor], Tensor]:
+        """The function from directions (m, size) to the Hessian at `flat` times each of them."""
+        supplied = getattr(self.function, "hessian_product", None)
+        if supplied is None:
+            return partial(_in_parts, self._by_autograd(flat))
+        product = supplied(*self.split(flat))
+        return partial(_in_parts, lambda directions: flattened(product(*self.split(directions))))
+
+    def _by_autograd(self, flat: Tensor) -> Callable[[Tensor], Tensor]:
         with torch.enable_grad():
             flat = flat.detach().requires_grad_()
             (gradient,) = torch.autograd.grad(self(flat), flat, create_graph=True)
-        units = torch.eye(len(flat), dtype=flat.dtype)
-        units = units if columns is None else units[columns]
         if not gradient.requires_grad:  # the loss is linear
-            return torch.zeros_like(units.T)
+            return torch.zeros_like
         options = {"retain_graph": True, "is_grads_batched": True, "materialize_grads": True}
-        parts = units.split(_DIRECTIONS_AT_ONCE)
-        return torch.cat([torch.autograd.grad(gradient, flat, part, **options)[0] for part in parts]).T
+        return lambda directions: torch.autograd.grad(gradient, flat, directions, **options)[0]
 
     def _arguments(self, flat: Tensor) -> Sequence[Tensor]:
         if not self.diagonal:
@@ -105,6 +116,10 @@ class Loss:
         if self.support is None:
             return (flat,)
         return (flat.new_zeros(self.size).index_put((self.support,), flat),)
+
+
+def _in_parts(product: Callable[[Tensor], Tensor], directions: Tensor) -> Tensor:
+    return torch.cat([product(part) for part in directions.split(_DIRECTIONS_AT_ONCE)])
 
 
 def split_products(flat: Tensor, shapes: Sequence[Shape]) -> list[Tensor]:

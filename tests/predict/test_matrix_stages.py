@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from small_losses import gaussian, leaving_loss, orthogonal
 
 from rankrise import predict
+from rankrise.predict._matrices import active
 
 
 def gradients(loss, products):
@@ -93,6 +94,14 @@ def test_a_loss_of_the_diagonal_keeps_its_directions(loss, size):
     assert [len(s.left) for s in stages] == [len(s.left) for s in expected]
     torch.testing.assert_close(stages[-1].points[0].diagonal(), expected[-1].point, rtol=0, atol=1e-6)
     assert stages.mixing == "tracked"
+
+
+def test_krylov_spaces_find_the_stages_that_eigenvectors_find(monkeypatch):
+    network = predict.full_head(3, 4, 40)
+    expected = predict.greedy(network, max_stages=3)
+    monkeypatch.setattr(active, "_DENSE", 0)
+    stages = predict.greedy(network, max_stages=3)
+    assert [s.time for s in stages] == pytest.approx([s.time for s in expected], rel=1e-9)
 
 
 def test_blocks_of_one_product_are_products_of_their_own():

@@ -63,7 +63,7 @@ def test_steps_of_the_active_factors_are_of_order_four():
     def solve(count):
         x = start
         for _ in range(count):
-            x = Linearised(space, space.here(x)).step(2.0 / count).end
+            x = Linearised(space, space.here(x)).step(2.0 / count, 1e-6).end
         return x
 
     exact = solve(256)

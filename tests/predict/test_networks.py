@@ -16,6 +16,7 @@ from rankrise.predict import (
     matrix_sensing,
     random_start,
 )
+from rankrise.predict._loss import checked_loss
 from rankrise.predict.types import DiagonalTransformer
 
 OBJECTIVES = ("squared", "cross-entropy", "hard-cross-entropy")
@@ -200,6 +201,8 @@ def test_derivatives_of_matrices_are_those_of_autograd(network):
     second = torch.cat([part.flatten() for part in torch.autograd.grad(along, products)])
     flat = torch.cat([direction.flatten() for direction in directions])
     torch.testing.assert_close(network.hessian(*products) @ flat, second)
+    moved = checked_loss(network).hessian_product(torch.cat([part.detach().flatten() for part in products]))
+    torch.testing.assert_close(moved(torch.stack([flat, -2 * flat])), torch.stack([second, -2 * second]))
 
 
 def test_a_full_head_at_diagonal_products_is_the_diagonal_head():

@@ -11,8 +11,8 @@ they take a few long steps, and stability limits none.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -22,15 +22,40 @@ from rankrise.predict._loss import Loss
 _HIGHEST = 4
 _SERIES = torch.tensor([1 / math.factorial(power + _HIGHEST) for power in range(16)], dtype=torch.float64)
 
+_DENSE = 320
+"""With more entries of all products than these, Krylov spaces stand in for the Jacobian's eigenvectors."""
+_KRYLOV_TOLERANCE = 0.02
+"""What a Krylov space may add to the error of a step, as a fraction of what is allowed."""
+_MOST_VECTORS = 120
+
 Factors = list[Tensor]
 """One (d1 + d2, k) matrix `W = [U; V]` per product."""
 
 
+@dataclass(frozen=True, eq=False)
+class Spectrum:
+    """Eigenvalues (m,) and eigenvectors (n, m) of the Jacobian, or of its restriction to a Krylov space.
+
+    `response` (size, m) is what each eigenvector changes in the gradient of the loss.
+    """
+
+    values: Tensor
+    vectors: Tensor
+    response: Tensor
+    _known: dict[float, list[Tensor]] = field(default_factory=dict)
+
+    def phis(self, tau: float) -> list[Tensor]:
+        """`phi_0` to `phi_4` of tau times the eigenvalues."""
+        if tau not in self._known:
+            self._known[tau] = phis(tau * self.values)
+        return self._known[tau]
+
+
 Shares = tuple[float, float, float, float]
 _ALL: Shares = (1, 0, 0, 0)
-Parts = list[tuple[Tensor, Shares]]
-"""Vectors by their coefficients in the eigenvectors of the Jacobian J. Each moves x by
-`tau * sum_k share_k part^(k-1) phi_k(tau J)`, `part` being tau over the length of the step."""
+Parts = list[tuple[Spectrum, Tensor, Shares]]
+"""Vectors by their coefficients in a spectrum. Each moves x by `tau * sum_k share_k part^(k-1) phi_k(tau J)`,
+`part` being tau over the length of the step."""
 
 
 def balanced(products: Sequence[Tensor], ranks: Sequence[int]) -> Factors:
@@ -120,70 +145,15 @@ class FactorSpace:
         return float((self.column_sizes(here.rate) / sizes.clamp(min=1e-300)).max()) if len(sizes) else 0.0
 
 
-class Linearised:
-    """The flow linearised at a point, for steps of any length from there.
-
-    `values` (n,) and `vectors` (n, n) are the eigenvalues and eigenvectors of the Jacobian; `response`
-    (size, n) is what each eigenvector changes in the gradient of the loss.
-    """
-
-    def __init__(self, space: FactorSpace, start: Here) -> None:
-        self.space, self.start = space, start
-        units = torch.eye(space.size, dtype=start.x.dtype)
-        response = space.loss.hessian(space.products(start.x)) @ space.tangent(start.x, units).T
-        jacobian = self._image(units, response.T)
-        self.values, self.vectors = torch.linalg.eigh((jacobian + jacobian.T) / 2)
-        self.response = response @ self.vectors
-        self._known: dict[float, list[Tensor]] = {}
-
-    def step(self, size: float, least: float = 0.0) -> "Step":
-        """A step of length `size`; in its error, `least` of the largest column is the least that counts."""
-        start, sizes = self.start, self.space.column_sizes
-        first = self.vectors.T @ start.rate
-        far, near = (self.moved([(first, _ALL)], tau, size) for tau in (size, size / 2))
-        nonlinear, middle = self._remainders(*near)
-        push = self.vectors.T @ nonlinear
-        extra = self.moved([(push, _ALL)], size, size)
-        last_nonlinear, last = self._remainders(far[0] + extra[0], far[1] + extra[1])
-        # The polynomial through both remainders: 8 and 2 are those of a and b in the module's docstring.
-        pull = self.vectors.T @ last_nonlinear
-        of_fourth_order: Parts = [(push, (0, 0, 0, -48)), (pull, (0, 0, 0, 12))]
-        parts: Parts = [(first, _ALL), (push, (0, 0, 16, -48)), (pull, (0, 0, -2, 12))]
-        end = start.x + self.moved(parts, size, size)[0]
-        largest = torch.maximum(sizes(start.x), sizes(end))
-        largest = largest.clamp(min=least * float(largest.max()))
-        error = float((sizes(self.moved(of_fourth_order, size, size)[0]) / largest).max())
-        return Step(self, size, end, error, parts, (middle, last))
-
-    def moved(self, parts: Parts, tau: float, size: float) -> tuple[Tensor, Tensor]:
-        """The move (n,) and the response in the gradient at time tau of a step."""
-        if tau not in self._known:
-            self._known[tau] = phis(tau * self.values)
-        taken = torch.zeros_like(self.values)
-        for weights, shares in parts:
-            for k, share in enumerate(shares):
-                if share:
-                    taken += tau * share * (tau / size) ** k * self._known[tau][k + 1] * weights
-        return self.vectors @ taken, self.response @ taken
-
-    def _image(self, direction: Tensor, response: Tensor) -> Tensor:
-        pull = self.space.pull
-        return pull(response, self.start.x) + pull(self.start.gradient, direction)
-
-    def _remainders(self, move: Tensor, response: Tensor) -> tuple[Tensor, Tensor]:
-        """What the linearisation misses at `x + move`: of the rate (n,), and of the gradient."""
-        there = self.space.here(self.start.x + move)
-        missed = there.gradient - self.start.gradient - response
-        return there.rate - self.start.rate - self._image(move, response), missed
-
-
 @dataclass(frozen=True, eq=False)
 class Step:
-    """A step of length `size` to `end`, and what lies between; `error` is the largest of a column, as a
-    fraction of it.
+    """A step of length `size` from `start` to `end`, and what lies between.
+
+    `error` is the largest of a column, as a fraction of it; a column far smaller than the largest counts as
+    `least` of that.
     """
 
-    linear: Linearised
+    start: Here
     size: float
     end: Tensor
     error: float
@@ -192,20 +162,123 @@ class Step:
 
     def at(self, tau: float) -> Tensor:
         """The active factors (n,) at a time within the step."""
-        return self.linear.start.x + self.linear.moved(self.parts, tau, self.size)[0]
+        return self.start.x + _moved(self.parts, tau, self.size)[0]
 
     def gradient_at(self, tau: float) -> Tensor:
         """The flat gradient at a time within the step: linear response and interpolated remainder."""
-        _, response = self.linear.moved(self.parts, tau, self.size)
+        _, response = _moved(self.parts, tau, self.size)
         middle, last = self.remainders
         part = tau / self.size
         remainder = part**2 * (8 * middle - last) + part**3 * (2 * last - 8 * middle)
-        return self.linear.start.gradient + response + remainder
+        return self.start.gradient + response + remainder
 
 
 def next_length(error: float) -> float:
     """By how much the next step should be longer, for an error as a fraction of what is allowed."""
     return min(5.0, max(0.2, 0.9 * max(error, 1e-8) ** -0.25)) if math.isfinite(error) else 0.2
+
+
+class Linearised:
+    """The flow linearised at a point, for steps of any length from there.
+
+    `spectrum` has all eigenvectors of the Jacobian; it is None where there are too many.
+    """
+
+    spectrum: Spectrum | None = None
+
+    def __init__(self, space: FactorSpace, start: Here, dense: bool = False) -> None:
+        self._space, self._start = space, start
+        products = space.products(start.x)
+        if dense or space.loss.size <= _DENSE:
+            units = torch.eye(space.size, dtype=start.x.dtype)
+            response = space.loss.hessian(products) @ space.tangent(start.x, units).T
+            jacobian = self._image(units, response.T)
+            values, vectors = torch.linalg.eigh((jacobian + jacobian.T) / 2)
+            self.spectrum = Spectrum(values, vectors, response @ vectors)
+        else:
+            self._second = space.loss.hessian_product(products)
+
+    def apply(self, directions: Tensor) -> tuple[Tensor, Tensor]:
+        """The Jacobian times each of some directions (m, n), and their responses in the gradient."""
+        response = self._second(self._space.tangent(self._start.x, directions))
+        return self._image(directions, response), response
+
+    def step(self, size: float, tolerance: float, least: float = 0.0) -> Step:
+        """A step of length `size`; `tolerance` is the error allowed in a column, as a fraction of it."""
+        start, sizes = self._start, self._space.column_sizes
+        allowed = _KRYLOV_TOLERANCE * tolerance * float(start.x.norm())
+        first = self._part(start.rate, size, allowed)
+        far, near = (_moved([(*first, _ALL)], tau, size) for tau in (size, size / 2))
+        nonlinear, middle = self._remainders(*near)
+        push = self._part(nonlinear, size, allowed)
+        extra = _moved([(*push, _ALL)], size, size)
+        last_nonlinear, last = self._remainders(far[0] + extra[0], far[1] + extra[1])
+        # The polynomial through both remainders: 8 and 2 are those of a and b in the module's docstring.
+        pull = self._part(last_nonlinear, size, allowed)
+        of_fourth_order: Parts = [(*push, (0, 0, 0, -48)), (*pull, (0, 0, 0, 12))]
+        parts: Parts = [(*first, _ALL), (*push, (0, 0, 16, -48)), (*pull, (0, 0, -2, 12))]
+        end = start.x + _moved(parts, size, size)[0]
+        largest = torch.maximum(sizes(start.x), sizes(end))
+        largest = largest.clamp(min=least * float(largest.max()))
+        error = float((sizes(_moved(of_fourth_order, size, size)[0]) / largest).max())
+        return Step(start, size, end, error, parts, (middle, last))
+
+    def _part(self, b: Tensor, size: float, allowed: float) -> tuple[Spectrum, Tensor]:
+        """A spectrum that knows functions of the Jacobian on b, and the coefficients of b in it."""
+        spectrum = self.spectrum
+        if spectrum is None:
+            tolerance = allowed / max(size * float(b.norm()), 1e-300)
+            spectrum = krylov_spectrum(self.apply, b, size, tolerance)
+        return spectrum, spectrum.vectors.T @ b
+
+    def _image(self, direction: Tensor, response: Tensor) -> Tensor:
+        pull = self._space.pull
+        return pull(response, self._start.x) + pull(self._start.gradient, direction)
+
+    def _remainders(self, move: Tensor, response: Tensor) -> tuple[Tensor, Tensor]:
+        """What the linearisation misses at `x + move`: of the rate (n,), and of the gradient."""
+        there = self._space.here(self._start.x + move)
+        missed = there.gradient - self._start.gradient - response
+        return there.rate - self._start.rate - self._image(move, response), missed
+
+
+def _moved(parts: Parts, tau: float, size: float) -> tuple[Tensor, Tensor]:
+    """The move (n,) and the response in the gradient at time tau."""
+    moves, responses = [], []
+    for spectrum, weights, shares in parts:
+        functions = spectrum.phis(tau)
+        terms = [share * (tau / size) ** k * functions[k + 1] for k, share in enumerate(shares) if share]
+        taken = tau * weights * sum(terms[1:], terms[0])
+        moves.append(spectrum.vectors @ taken)
+        responses.append(spectrum.response @ taken)
+    return sum(moves[1:], moves[0]), sum(responses[1:], responses[0])
+
+
+def krylov_spectrum(
+    apply: Callable[[Tensor], tuple[Tensor, Tensor]], b: Tensor, tau: float, tolerance: float
+) -> Spectrum:
+    """Lanczos' method: a space in which `phi_1(tau J) b` is good to `tolerance` times the length of b."""
+    length = float(b.norm())
+    if length == 0:
+        return Spectrum(b.new_zeros(1), b.new_zeros(len(b), 1), apply(b[None])[1].T)
+    basis, responses = b[None] / length, list[Tensor]()
+    diagonal, beside = list[float](), list[float]()
+    while True:
+        image, response = (one[0] for one in apply(basis[-1:]))
+        responses.append(response)
+        diagonal.append(float(image @ basis[-1]))
+        for _ in range(2):  # once leaves rounding along the vectors before
+            image = image - basis.T @ (basis @ image)
+        beside.append(float(image.norm()))
+        exhausted = beside[-1] <= 1e-13 * max(map(abs, diagonal)) or len(basis) == min(_MOST_VECTORS, len(b))
+        if exhausted or len(basis) % 4 == 0:
+            edge = b.new_tensor(beside[:-1])
+            small = torch.diag(b.new_tensor(diagonal)) + torch.diag(edge, 1) + torch.diag(edge, -1)
+            values, turned = torch.linalg.eigh(small)
+            last = turned[-1] @ (phis(tau * values)[1] * turned[0])
+            if exhausted or abs(tau * beside[-1] * float(last)) <= tolerance:
+                return Spectrum(values, basis.T @ turned, torch.stack(responses, 1) @ turned)
+        basis = torch.cat([basis, image[None] / beside[-1]])
 
 
 def phis(z: Tensor) -> list[Tensor]:

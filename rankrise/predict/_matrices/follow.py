@@ -91,7 +91,7 @@ class _State:
         """A step of the active columns, and its error as a fraction of what is allowed."""
         if linear is None:
             return None, 0.0
-        step = linear.step(size)
+        step = linear.step(size, tolerance)
         error = step.error / tolerance
         if error <= 1:
             # The true gradient at the end, and how far it is from what was foreseen.

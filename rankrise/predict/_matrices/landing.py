@@ -27,6 +27,7 @@ _STILL = 1e-12
 _ROUNDING = 1e-8  # after so small a move of Newton's method the next one, its square, is rounding
 _MOST_STEPS = 150
 _MOST_NEWTON_STEPS = 30
+_MOST_CONJUGATE_STEPS = 500
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +59,7 @@ def land(
     for _ in range(_MOST_STEPS):
         linear, smallest, error = Linearised(space, here), 1e-13 * size, math.inf
         while error > 1:
-            step = linear.step(size, least=1e-3)
+            step = linear.step(size, _ROUGH, least=1e-3)
             error = step.error / _ROUGH
             there = space.here(step.end) if error <= 1 else here
             error = error if there.value.isfinite() and there.rate.isfinite().all() else math.inf
@@ -127,7 +128,9 @@ def _polish(space: FactorSpace, here: Here) -> Here | None:
 def _newton(space: FactorSpace, here: Here) -> Tensor | None:
     """Newton's move on the complement of the gauge directions, or None where that is not a descent."""
     linear = Linearised(space, here)
-    values, vectors = linear.values, linear.vectors
+    if linear.spectrum is None:
+        return _conjugate_gradients(linear, here)
+    values, vectors = linear.spectrum.values, linear.spectrum.vectors
     gauge = sum(rank * rank for rank in space.ranks)
     kept = values.abs().argsort(descending=True)[: len(values) - gauge]
     # A direction that the loss does not see at all is flat, and the rate has no part in it.
@@ -135,6 +138,26 @@ def _newton(space: FactorSpace, here: Here) -> Tensor | None:
     if not len(kept) or (values[kept] >= 0).any():
         return None
     return -vectors[:, kept] @ ((vectors[:, kept].T @ here.rate) / values[kept])
+
+
+def _conjugate_gradients(linear: Linearised, here: Here) -> Tensor | None:
+    """The same without eigenvectors: the rate is orthogonal to the gauge, and so is all that follows."""
+    move, residual = torch.zeros_like(here.x), here.rate
+    direction, square = residual, float(residual @ residual)
+    part = math.sqrt(square) / float(here.x.norm())
+    target = square * min(1e-2, max(math.sqrt(part), 1e-5)) ** 2
+    for _ in range(_MOST_CONJUGATE_STEPS):
+        if square <= target:
+            break
+        image = -linear.apply(direction[None])[0][0]
+        curvature = float(direction @ image)
+        if curvature <= 0:
+            return None
+        move = move + square / curvature * direction
+        residual = residual - square / curvature * image
+        square, before = float(residual @ residual), square
+        direction = residual + square / before * direction
+    return move
 
 
 class Block(NamedTuple):
@@ -175,10 +198,10 @@ class BlockLoss:
         self.observe(gradient)
         return value, self.cut(gradient)
 
-    def hessian(self, *parts: Tensor) -> Tensor:
-        """The Hessian in the entries of the blocks."""
-        half = flattened(self.cut(self.whole.hessian(self.join(parts))))
-        return flattened(self.cut(half.T))
+    def hessian_product(self, *parts: Tensor) -> Callable[..., list[Tensor]]:
+        """The Hessian as a function from directions to results, (m, rows, columns) per block."""
+        product = self.whole.hessian_product(self.join(parts))
+        return lambda *directions: self.cut(product(self.join(directions)))
 
     def land(self, point: Tensor, product: int, seed: Tensor, pace: float) -> Rest | None:
         """Where the flow comes to rest from a `point` (size,) with a column `seed` more in a product."""
