@@ -13,8 +13,7 @@ demo: .venv/installed
 	$(BIN)/rankrise figures runs/demo-transformer
 	$(BIN)/rankrise claims runs/demo
 	$(BIN)/rankrise watch runs/demo-transformer
-	$(BIN)/rankrise report runs/demo
-	$(BIN)/rankrise report runs/demo-transformer
+	$(BIN)/rankrise report runs/demo runs/demo-transformer
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
