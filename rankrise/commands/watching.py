@@ -97,7 +97,7 @@ class Reading:
     log_spaced: int | None = None
     """Take this many checkpoints, about evenly spaced on a logarithmic scale."""
     base: str = "first"
-    """What changes are measured against: first, or another checkpoint (for a fine-tuning, the
+    """What changes are measured against: first, previous, or another checkpoint (for a fine-tuning, the
     pretrained model)."""
     products: tuple[Literal["KQ", "VO"], ...] = ("KQ", "VO")
     """Which products of a head's weights to measure."""

@@ -67,7 +67,7 @@ def history(
 
     - `steps`: a pattern with one group, for names that tell steps in an unusual way;
     - `first`, `last`, `log_spaced`: which checkpoints;
-    - `base`: what changes are measured against: "first" of the series, or another checkpoint;
+    - `base`: what changes are measured against: "first" of the series, "previous", or another checkpoint;
     - `products`, `layers`, `heads`, `matrices`, `top`: what is measured, as for `RankTracker`;
     - `model`: a model with the checkpoints' names, if they have no config.json; `device`: where to compute.
 
@@ -77,7 +77,9 @@ def history(
     usable(str(device))
     found, left_out = find_series(series, steps)
     entries = choose(found, first, last, log_spaced)
-    if base == "first":
+    if base == "previous":
+        begun, since = entries[0], "the checkpoint before"
+    elif base == "first":
         begun = found[0]
         since = f"{begun.name} (step {begun.step})" if begun.step else ""
     else:
@@ -88,9 +90,10 @@ def history(
     architecture, name = _architecture(entries[0], model, matrices)
     units = find_units(architecture.model, () if name == "matrices" else products, layers, heads, matrices)
     folder = Path(run)
+    previous = base == "previous"
     of = {
         "series": str(series) if isinstance(series, str | Path) else ", ".join(map(str, series)),
-        "base": {"name": begun.name, "key": begun.source.key()},
+        "base": {"name": "previous" if previous else begun.name, "key": begun.source.key()},
         "since": since,
         "left_out": left_out,
     }
@@ -116,7 +119,7 @@ def history(
     lock = Lock(folder)
     try:
         reader = _Reader(architecture, units, folder, str(device))
-        _measure(reader, entries, begun, about, meter)
+        _measure(reader, entries, begun, previous, about, meter)
     finally:
         shutil.rmtree(folder / FETCHED, ignore_errors=True)
         lock.release()
@@ -154,22 +157,31 @@ def _measure(
     reader: "_Reader",
     entries: Sequence[Entry],
     begun: Entry,
+    previous: bool,
     about: dict[str, Any],
     meter: Meter,
 ) -> None:
     """Measure the checkpoints that have no row yet, and write their rows."""
     folder, units, top = reader.folder, reader.units, about["settings"]["top"]
+    before_of = dict(zip(entries, [begun, *entries], strict=False))
+
+    def keys(entry: Entry) -> dict[str, str]:
+        """The key of a row's checkpoint, and of the one before if the change is since that."""
+        key = {"key": entry.source.key()}
+        return key | {"since": before_of[entry].source.key()} if previous and entry != begun else key
+
     # The beginning gets a row of zeros only if it is step 0, as in a run that was tracked.
     rows = [entry for entry in entries if entry != begun or entry.step == 0]
     held = {row["step"]: row for row in read_lines(folder / RANKS)}
     for entry in rows:
-        if entry.step in held and held[entry.step].get("key") != entry.source.key():
+        if entry.step in held and not keys(entry).items() <= held[entry.step].items():
             raise RankriseError(
-                f"{folder} has step {entry.step} from other weights than {entry.name} has now: "
-                "choose checkpoints as before, or pass another folder."
+                f"{folder} has step {entry.step} from other weights, or since another checkpoint, than "
+                f"{entry.name} has now: choose checkpoints as before, or pass another folder."
             )
     missing = [entry for entry in rows if entry.step not in held]
-    done = len(entries) - len(missing)
+    pairs = [[before_of[entry], entry] if previous else [entry] for entry in missing]
+    needed = dict.fromkeys(one for pair in pairs for one in pair if one != begun)
 
     weights: dict[str, Tensors] | None = None
     if not has_run(folder):
@@ -191,24 +203,30 @@ def _measure(
         if not spectra_path(folder, None).exists():
             record.add_spectra(None, initial_spectra(units, {name: one for name, (one, _) in before.items()}))
         with meter("measuring", len(entries), "checkpoints") as move_to:
-            move_to(done)
+            move_to(len(entries) - len(missing))
             results: Results = {}
+            after: Part = {}
             first = [(begun, before, True)] if begun in missing else []
-            parts = reader.parts(entry for entry in missing if entry != begun)
-            for entry, part, is_last in chain(first, _one_ahead(parts)):
-                changes = []
-                for unit in units:
-                    if unit.name in part:
-                        (old, old_noise), (new, new_noise) = before[unit.name], part[unit.name]
-                        changes.append(UnitChange(unit, old, new, (old_noise, new_noise)))
-                full = entry == entries[-1]
-                results |= measure(changes, top, full, accelerator_bytes=ACCELERATOR_BYTES)
-                if is_last:
-                    record.add_spectra(entry.step, spectra_of(units, results))
-                    row = {"checkpoint": entry.name, "key": entry.source.key(), **row_of(units, results)}
-                    record.ranks.append(entry.step, row)
-                    results = {}
-                    move_to(done := done + 1)
+            for entry, part, is_last in chain(first, _one_ahead(reader.parts(needed))):
+                if entry in missing:
+                    changes = []
+                    for unit in units:
+                        if unit.name in part:
+                            (old, old_noise), (new, new_noise) = before[unit.name], part[unit.name]
+                            changes.append(UnitChange(unit, old, new, (old_noise, new_noise)))
+                    full = entry == entries[-1]
+                    results |= measure(changes, top, full, accelerator_bytes=ACCELERATOR_BYTES)
+                    if is_last:
+                        record.add_spectra(entry.step, spectra_of(units, results))
+                        row = {"checkpoint": entry.name} | keys(entry) | row_of(units, results)
+                        record.ranks.append(entry.step, row)
+                        results = {}
+                        missing.remove(entry)
+                        move_to(len(entries) - len(missing))
+                if previous:
+                    after |= part
+                    if is_last:
+                        before, after = after, {}
         info["finished"] = now()
     except BaseException as error:
         info["stopped"] = first_line(error)

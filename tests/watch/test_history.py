@@ -64,17 +64,17 @@ def test_every_reader_takes_it_and_stages_leave_out_what_is_noise(series, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("owner", "name", "place"),
+    ("owner", "name", "place", "base"),
     [
-        (Record, "add_spectra", 1),
-        (Record, "add_spectra", 4),
-        (Lines, "append", 3),
+        (Record, "add_spectra", 1, "first"),
+        (Record, "add_spectra", 4, "previous"),
+        (Lines, "append", 3, "first"),
     ],
 )
 def test_it_goes_on_after_an_interruption_to_the_same_record(
-    series, tmp_path, monkeypatch, owner, name, place
+    series, tmp_path, monkeypatch, owner, name, place, base
 ):
-    watch.history(series, tmp_path / "whole")
+    watch.history(series, tmp_path / "whole", base=base)
     real, calls = getattr(owner, name), []
 
     def stopped(self, *arguments):
@@ -86,8 +86,8 @@ def test_it_goes_on_after_an_interruption_to_the_same_record(
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, stopped)
         with pytest.raises(KeyboardInterrupt):
-            watch.history(series, tmp_path / "run")
-    run = watch.history(series, tmp_path / "run")
+            watch.history(series, tmp_path / "run", base=base)
+    run = watch.history(series, tmp_path / "run", base=base)
     assert run.finished
     assert not run.info.get("stopped")
     assert made.record_of(run.folder) == made.record_of(tmp_path / "whole")
@@ -115,7 +115,19 @@ def test_processes_killed_at_any_touch_of_the_record_leave_what_the_next_goes_on
     assert ends.count(-signal.SIGKILL) >= 3
 
 
-def test_changes_since_another_checkpoint(series, tmp_path):
+def test_changes_since_the_previous_checkpoint_or_another(series, tmp_path):
+    steps = [0, 10, 20, 40, 80]
+    previous = watch.history(series, tmp_path / "previous", base="previous")
+    assert (previous.measured.tolist(), previous.since) == (steps, "the checkpoint before")
+    for place in (1, 4):
+        before, after = (series / f"checkpoint-{steps[place + off]}" for off in (-1, 0))
+        rows = watch.compare(before, after).select("VO")
+        found = previous.stable_rank("VO")[place].reshape(-1)
+        assert np.allclose(found, [row.stable_rank for row in rows], rtol=1e-4)
+    watch.history(series, tmp_path / "resumed", base="previous", last=20)
+    watch.history(series, tmp_path / "resumed", base="previous")
+    assert made.ranks_of(tmp_path / "resumed") == made.ranks_of(tmp_path / "previous")
+
     other = watch.history(series, tmp_path / "other", base=series / "checkpoint-80", last=40, first=10)
     assert other.since == "checkpoint-80"
     rows = watch.compare(series / "checkpoint-80", series / "checkpoint-20").select("KQ")
@@ -182,18 +194,20 @@ def truncated(folder):
     file.write_bytes(file.read_bytes()[:-1000])
 
 
-@pytest.mark.parametrize("mistake", [renamed, not_finite, truncated])
-def test_an_unusable_checkpoint_is_named_and_the_history_goes_on_without_it(series, tmp_path, mistake):
+@pytest.mark.parametrize(
+    ("mistake", "base"), [(renamed, "first"), (not_finite, "previous"), (truncated, "first")]
+)
+def test_an_unusable_checkpoint_is_named_and_the_history_goes_on_without_it(series, tmp_path, mistake, base):
     copied = shutil.copytree(series, tmp_path / "series")
     mistake(copied / "checkpoint-20")
     with pytest.raises(RankriseError, match="checkpoint-20"):
-        watch.history(copied, tmp_path / "run")
+        watch.history(copied, tmp_path / "run", base=base)
     stopped = watch.load(tmp_path / "run")
     assert (stopped.measured.tolist(), stopped.finished) == ([0, 10], False)
     assert "checkpoint-20" in stopped.info["stopped"]
     others = r"checkpoint-(?!20)(\d+)"
-    found = watch.history(copied, tmp_path / "run", steps=others)
-    expected = watch.history(series, tmp_path / "expected", steps=others)
+    found = watch.history(copied, tmp_path / "run", base=base, steps=others)
+    expected = watch.history(series, tmp_path / "expected", base=base, steps=others)
     assert found.finished
     assert made.ranks_of(found.folder) == made.ranks_of(expected.folder)
     with pytest.raises(RankriseError, match="checkpoint-20"):
@@ -203,13 +217,15 @@ def test_an_unusable_checkpoint_is_named_and_the_history_goes_on_without_it(seri
 def test_all_rows_of_a_run_hold_the_same(series, tmp_path):
     copied = shutil.copytree(series, tmp_path / "series")
     watch.history(copied, tmp_path / "run", last=40)
+    watch.history(series, tmp_path / "previous", base="previous", steps="checkpoint-(0|20|80)")
     watch.RankTracker(made.text_model(), tmp_path / "tracked").close()
     record = made.record_of(tmp_path / "run")
     change_tensors(copied / "checkpoint-40", lambda tensors: {name: one + 1 for name, one in tensors.items()})
     for of, run, choices, named in (
         (series, "run", {"top": 3}, "another top"),
         (series, "run", {"matrices": "*.c_fc.*"}, "c_fc"),
-        (series, "run", {"base": series / "checkpoint-80"}, "base"),
+        (series, "run", {"base": "previous"}, "base"),
+        (series, "previous", {"base": "previous"}, "step 20"),
         (copied, "run", {}, "checkpoint-40"),
         (series, "tracked", {}, "not a history"),
     ):
