@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from rankrise.foundations.files import to_json
-from rankrise.show.console import safe_console
+from rankrise.show.console import safe_console, size
 from rankrise.show.progress import bar
 
 
@@ -97,7 +97,7 @@ def report(runs: list[str], *, out: Path | None = None, judge: bool = False, jso
     if json:
         print(to_json({"page": path, "bytes": length, "runs": names}))
     else:
-        print(f"Open {path} ({length / 1e3:,.0f} kB) in a browser. It shows {', '.join(names)}.")
+        print(f"Open {path} ({size(length)}) in a browser. It shows {', '.join(names)}.")
 
 
 def _open(folders: list[str]) -> list[Any]:

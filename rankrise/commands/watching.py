@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -59,6 +59,7 @@ def compare(
     before: str,
     after: str,
     *,
+    overlap: str | None = None,
     out: Path | None = None,
     json: bool = False,
 ) -> None:
@@ -69,18 +70,20 @@ def compare(
             a tracked run, for its initial weights.
         after: the same model later, for example after fine-tuning; or the folder of a PEFT adapter of it; or
             a run of 'rankrise train', for its newest checkpoint.
+        overlap: a second training of the same model, to measure how far both learned the same directions.
         out: folder for every number as CSV and JSON.
         json: print everything as JSON instead of a table.
     """
     from rankrise import watch
-    from rankrise.show.comparison import print_comparison, save_comparison
+    from rankrise.show.comparison import as_dict, print_comparison, save_comparison
 
     compared = watch.compare(before, after)
-    saved = [] if out is None else save_comparison(compared, out)
+    shared = None if overlap is None else watch.overlap(before, after, overlap)
+    saved = [] if out is None else save_comparison(compared, out, shared)
     if json:
-        print(to_json(asdict(compared)))
+        print(to_json(as_dict(compared, shared)))
     else:
-        print_comparison(compared, saved)
+        print_comparison(compared, shared, saved)
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,12 @@ from dataclasses import asdict, fields
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean, pstdev
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rankrise.foundations.files import write_json, write_text
 from rankrise.show.console import plain_table, safe_console
 from rankrise.show.pictures import csv_text
-from rankrise.watch.types import MatrixChange, ModelComparison
+from rankrise.watch.types import HeadOverlap, MatrixChange, ModelComparison, ModelOverlap
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -28,9 +28,20 @@ LEGEND = (
     "counted from 1."
 )
 MEANS = "Numbers are means over heads; ±: standard deviation of the stable rank over heads."
+OVERLAP_LEGEND = (
+    "left (keys or values), right (queries or outputs): the share of one change's leading directions that "
+    "lies in the other's, mean over heads; chance: what random directions would have."
+)
 
 
-def print_comparison(comparison: ModelComparison, saved: Sequence[Path] = ()) -> None:
+def as_dict(comparison: ModelComparison, overlap: ModelOverlap | None) -> dict[str, Any]:
+    """Every number of both."""
+    return asdict(comparison) | ({} if overlap is None else {"overlap": asdict(overlap)})
+
+
+def print_comparison(
+    comparison: ModelComparison, overlap: ModelOverlap | None = None, saved: Sequence[Path] = ()
+) -> None:
     """Print tables with what their columns mean, and where files were `saved`."""
     console = safe_console()
     each = len(comparison.rows) <= ROWS_SHOWN
@@ -39,6 +50,9 @@ def print_comparison(comparison: ModelComparison, saved: Sequence[Path] = ()) ->
     if not any(row.largest for row in comparison.rows):
         console.print("Nothing changed: these weights are the same in both.")
     console.print(LEGEND if each else f"{LEGEND} {MEANS}", style="dim")
+    if overlap is not None:
+        console.print(_overlap_table(overlap))
+        console.print(OVERLAP_LEGEND, style="dim")
     for note in dict.fromkeys(re.sub(r"\d+", "*", note) for note in comparison.notes):
         console.print(f"Note: {note}", style="dim", markup=False)
     if saved:
@@ -64,6 +78,19 @@ def _tables(comparison: ModelComparison, each: bool) -> "list[Table]":
     return [plain_table(titles, lines, LEFT, kind) for kind, lines in tables.items()]
 
 
+def _overlap_table(overlap: ModelOverlap) -> "Table":
+    """A line for each layer and product, means over the heads that changed."""
+    numbers = _layer_numbers(row.layer for row in overlap.rows)
+    names = ("directions", "left", "left_by_chance", "right", "right_by_chance")
+    table = []
+    for (layer, matrix), of_line in groupby(overlap.rows, key=lambda row: (row.layer, row.matrix)):
+        rows = [row for row in of_line if row.left is not None]
+        means = [f"{fmean(getattr(row, name) for row in rows):.2f}" if rows else "-" for name in names]
+        table.append((numbers[layer], matrix, *means))
+    titles = (*LEFT, "directions", "left", "chance", "right", "chance")
+    return plain_table(titles, table, LEFT, "overlap of learned directions")
+
+
 def _layer_numbers(layers: Iterable[str]) -> dict[str, str]:
     """Layers counted from 1, with the numbers in their names where they differ, such as "2 (7)"."""
     numbers = {}
@@ -73,11 +100,19 @@ def _layer_numbers(layers: Iterable[str]) -> dict[str, str]:
     return numbers
 
 
-def save_comparison(comparison: ModelComparison, folder: Path) -> list[Path]:
-    """Write every number to comparison.json, and a line per head and product to comparison.csv."""
+def save_comparison(
+    comparison: ModelComparison, folder: Path, overlap: ModelOverlap | None = None
+) -> list[Path]:
+    """Write comparison.json and .csv; an overlap is in the JSON and has its own CSV."""
     paths = [folder / "comparison.json", folder / "comparison.csv"]
-    write_json(paths[0], asdict(comparison))
-    names = [field.name for field in fields(MatrixChange)]
-    rows = [(asdict(row) | {"head": row.head + 1}).values() for row in comparison.rows]
-    write_text(paths[1], csv_text(names, map(list, rows)))
+    write_json(paths[0], as_dict(comparison, overlap))
+    write_text(paths[1], _to_csv(comparison.rows))
+    if overlap is not None:
+        paths.append(folder / "overlap.csv")
+        write_text(paths[-1], _to_csv(overlap.rows))
     return paths
+
+
+def _to_csv(rows: Sequence[MatrixChange] | Sequence[HeadOverlap]) -> str:
+    lines = [list((asdict(row) | {"head": row.head + 1}).values()) for row in rows]
+    return csv_text([field.name for field in fields(rows[0])], lines)

@@ -10,9 +10,11 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
+UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")
+
 
 def safe_console(**options: Any) -> "Console":
-    """rich's console, imported once something is printed."""
+    """rich's console, but a reader that is gone, such as `head`, ends it as it ends `print`."""
     from rich.console import Console
 
     return Console(**options)
@@ -44,6 +46,14 @@ def plain_table(
     for row in rows:
         table.add_row(*(row[place] for place in shown))
     return table
+
+
+def size(count: float) -> str:
+    """A number of bytes, to three digits: "58.1 GB"."""
+    place = 0
+    while count >= 999.5 and place < len(UNITS) - 1:
+        count, place = count / 1000, place + 1
+    return f"{count:.3g} {UNITS[place]}"
 
 
 def duration(seconds: float) -> str:

@@ -53,3 +53,11 @@ def test_json_and_files_hold_every_number(tmp_path, capsys):
     assert [
         (line["layer"], line["matrix"], int(line["head"]), float(line["stable_rank"])) for line in table
     ] == [(row.layer, row.matrix, row.head + 1, row.stable_rank) for row in comparison.rows]
+
+
+def test_the_overlap_of_a_training_with_itself_is_whole(tmp_path, capsys):
+    before, after = checkpoints(tmp_path)
+    main(["compare", before, after, "--overlap", after, "--out", str(tmp_path / "out")])
+    assert "overlap of learned directions" in capsys.readouterr().out
+    with open(tmp_path / "out" / "overlap.csv", newline="") as file:
+        assert all(float(line["left"]) == pytest.approx(1) for line in csv.DictReader(file))

@@ -77,13 +77,14 @@ def chapters(runs: Sequence[ToyRun]) -> list[str]:
 
 
 def payload(runs: Sequence[ToyRun]) -> dict[str, Any]:
-    """The data behind the plots; pieces that are not finished are absent."""
-    found = []
-    for run in runs:
-        seeds = [seed for seed in run.settings.seeds if run.has(Piece("stages", seed))]
-        problems = {str(seed): _seed(run, seed) for seed in seeds}
-        found.append({"name": run.name, "threshold": ACTIVE, "seeds": problems})
-    return {"runs": found}
+    """The data behind the plots."""
+    return {"runs": [gather(run) for run in runs]}
+
+
+def gather(run: ToyRun) -> dict[str, Any]:
+    """The data behind a run's plots; pieces that are not finished are absent."""
+    seeds = [seed for seed in run.settings.seeds if run.has(Piece("stages", seed))]
+    return {"name": run.name, "threshold": ACTIVE, "seeds": {str(seed): _seed(run, seed) for seed in seeds}}
 
 
 def _seed(run: ToyRun, seed: int) -> dict[str, Any]:
