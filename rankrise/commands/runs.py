@@ -43,6 +43,7 @@ def claims(
     only: tuple[str, ...] = (),
     judge: bool = False,
     all: bool = False,
+    why: bool = False,
     out: Path | None = None,
     json: bool = False,
 ) -> None:
@@ -57,6 +58,7 @@ def claims(
         judge: also give verdicts on runs that a claim is not about: fine-tunings, your own runs, and runs
             that have hardly learned.
         all: show each claim's statement, its effect in every layer with an interval, and every number.
+        why: the same as --all, with the reason for each threshold.
         out: file for the verdicts; default: claims.json in the run's folder, or beside the first of several;
             with --only, none.
         json: print everything as JSON instead of a table.
@@ -72,8 +74,8 @@ def claims(
         print(to_json([claim.to_dict() for claim in checked]))
         return
     console = safe_console(highlight=False)
-    if all:
-        print_measures(console, checked)
+    if all or why:
+        print_measures(console, checked, why)
     else:
         print_verdicts(console, checked)
     if kept is not None:
@@ -83,21 +85,24 @@ def claims(
 def report(runs: list[str], *, out: Path | None = None, judge: bool = False, json: bool = False) -> None:
     """Write one self-contained HTML page about a run, or several: claims, interactive plots, settings.
 
+    Toy runs and tracked runs together make two pages that link to each other.
+
     Args:
         runs: one or more folders of runs, or of sweeps.
         out: file to write; default: report.html in the run's folder, or beside the first of several.
         judge: also give verdicts on runs that a claim is not about, such as fine-tunings.
-        json: print the page's path, size and runs as JSON.
+        json: print each page's path, size and runs as JSON.
     """
-    from rankrise.show.report import write_page
+    from rankrise.show.report import write_pages
 
-    opened = _open(runs)
-    path = write_page(opened, out or _place(runs, "report.html"), judge).resolve()
-    names, length = [run.name for run in opened], path.stat().st_size
+    rows = []
+    for page in write_pages(_open(runs), out or _place(runs, "report.html"), judge):
+        path, names = page.path.resolve(), [run.name for run in page.runs]
+        rows.append({"page": path, "bytes": path.stat().st_size, "runs": names})
+        if not json:
+            print(f"Open {path} ({size(path.stat().st_size)}) in a browser. It shows {', '.join(names)}.")
     if json:
-        print(to_json({"page": path, "bytes": length, "runs": names}))
-    else:
-        print(f"Open {path} ({size(length)}) in a browser. It shows {', '.join(names)}.")
+        print(to_json({"pages": rows}))
 
 
 def _open(folders: list[str]) -> list[Any]:

@@ -71,7 +71,7 @@ def compare(
         after: the same model later, for example after fine-tuning; or the folder of a PEFT adapter of it; or
             a run of 'rankrise train', for its newest checkpoint.
         overlap: a second training of the same model, to measure how far both learned the same directions.
-        out: folder for every number as CSV and JSON.
+        out: folder for the table (CSV, JSON) and a picture of layers by heads (PNG, SVG).
         json: print everything as JSON instead of a table.
     """
     from rankrise import watch

@@ -27,6 +27,14 @@ def open(paths: str | Path | Sequence[str | Path]) -> list[Run]:
     return [_opened(folder) for folder in dict.fromkeys(found)]
 
 
+def by_kind(opened: Sequence[Run]) -> list[list[Run]]:
+    """The runs grouped by kind, the kind of the first run first."""
+    if not opened:
+        raise RankriseError("no run was passed: pass one or more folders of runs.")
+    kinds = dict.fromkeys(map(type, opened))
+    return [[run for run in opened if type(run) is kind] for kind in kinds]
+
+
 @lru_cache(maxsize=32)
 def found_stages(run: TrackedRun) -> StagesFound:
     """The stages of a run, searched for once."""

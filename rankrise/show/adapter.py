@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from rankrise.use import Adapter
 
+NAMES_SHOWN = 4
 LITTLE = 0.9  # of the change: warn if an adapter that leaves tensors out holds less
 
 
@@ -43,7 +44,7 @@ def _described(adapter: "Adapter", what: str, measured_on: str) -> Iterator[str]
         f"{adapter.kept:.1%} of the {of} in the cut matrices is kept, beyond rounding noise: "
         f"{adapter.parameters:,} parameters, rank {max(adapter.ranks.values())} at most."
     )
-    names = ", ".join(dict.fromkeys(map(_kind, rest.changed)))
+    names = _some(map(_kind, rest.changed))
     if rest.changed and rest.kept:
         hint = "--leave_rest leaves them out; " if what == "change" else ""
         yield f"Kept whole: {names} ({rest.parameters:,} parameters; {hint}vLLM refuses them)."
@@ -78,3 +79,10 @@ def _table(matrices: Sequence[Mapping[str, Any]]) -> "Table":
 
 def _kind(name: str) -> str:
     return re.sub(r"\d+", "*", name)
+
+
+def _some(names: Iterable[str]) -> str:
+    """The first few different names, and how many more there are."""
+    different = list(dict.fromkeys(names))
+    more = len(different) - NAMES_SHOWN
+    return ", ".join(different[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -1,4 +1,4 @@
-"""A comparison of two checkpoints as tables and files. Layers and heads count from 1 in both."""
+"""A comparison of two checkpoints as tables, files and a picture. Layers and heads count from 1 in all."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -8,9 +8,12 @@ from pathlib import Path
 from statistics import fmean, pstdev
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from matplotlib.figure import Figure
+
 from rankrise.foundations.files import write_json, write_text
 from rankrise.show.console import plain_table, safe_console
-from rankrise.show.pictures import csv_text
+from rankrise.show.pictures import csv_text, save_picture
 from rankrise.watch.types import HeadOverlap, MatrixChange, ModelComparison, ModelOverlap
 
 if TYPE_CHECKING:
@@ -103,10 +106,11 @@ def _layer_numbers(layers: Iterable[str]) -> dict[str, str]:
 def save_comparison(
     comparison: ModelComparison, folder: Path, overlap: ModelOverlap | None = None
 ) -> list[Path]:
-    """Write comparison.json and .csv; an overlap is in the JSON and has its own CSV."""
+    """Write comparison.json, .csv, .png and .svg; an overlap is in the JSON and has its own CSV."""
     paths = [folder / "comparison.json", folder / "comparison.csv"]
     write_json(paths[0], as_dict(comparison, overlap))
     write_text(paths[1], _to_csv(comparison.rows))
+    paths += save_picture(draw_comparison(comparison), folder, "comparison")
     if overlap is not None:
         paths.append(folder / "overlap.csv")
         write_text(paths[-1], _to_csv(overlap.rows))
@@ -116,3 +120,31 @@ def save_comparison(
 def _to_csv(rows: Sequence[MatrixChange] | Sequence[HeadOverlap]) -> str:
     lines = [list((asdict(row) | {"head": row.head + 1}).values()) for row in rows]
     return csv_text([field.name for field in fields(rows[0])], lines)
+
+
+def draw_comparison(comparison: ModelComparison) -> Figure:
+    """The ranks and size of the change of KQ and VO, a square for each layer and head; colours begin at 0."""
+    measures = {
+        "stable_rank": "stable rank of the change",
+        "energy_rank_95": "directions with 95 % of its energy",
+        "relative_change": "change / weights before",
+    }
+    layers = list(dict.fromkeys(row.layer for row in comparison.rows))
+    widest = 1 + max((row.head for row in comparison.rows), default=0)
+    width, height = (2.6 + 0.22 * min(widest, 40)) * 2, (1.4 + 0.2 * min(len(layers), 60)) * len(measures)
+    figure = Figure(figsize=(max(width, 8.0), max(height, 7.5)), layout="constrained")
+    edges = (0.5, widest + 0.5, len(layers) + 0.5, 0.5)
+    across, down = (range(1, count + 1, -(-count // 12)) for count in (widest, len(layers)))
+    for row, (field, label) in zip(figure.subplots(len(measures), 2), measures.items(), strict=True):
+        for axes, matrix in zip(row, ("KQ", "VO"), strict=True):
+            grid = np.full((len(layers), widest), np.nan)
+            for change in comparison.select(matrix):
+                grid[layers.index(change.layer), change.head] = getattr(change, field)
+            top = float(np.nanmax(grid, initial=0.0)) or 1.0
+            image = axes.imshow(
+                grid, vmin=0.0, vmax=top, aspect="auto", interpolation="nearest", extent=edges
+            )
+            axes.set_title(f"{'$W_K W_Q^T$' if matrix == 'KQ' else '$W_V W_O^T$'}: {label}", fontsize=9)
+            axes.set(xlabel="head", ylabel="layer", xticks=across, yticks=down)
+            figure.colorbar(image, ax=axes, shrink=0.9)
+    return figure

@@ -45,7 +45,7 @@ def print_verdicts(console: "Console", claims: Sequence[Claim]) -> None:
     console.print(_text(f"\n{but}Pass --all for every claim's sentence and numbers.", style="dim"))
 
 
-def print_measures(console: "Console", claims: Sequence[Claim]) -> None:
+def print_measures(console: "Console", claims: Sequence[Claim], why: bool = False) -> None:
     """Print each claim, then on each subject its verdict, what would turn it, its effects and its numbers."""
     from rich.padding import Padding
 
@@ -60,9 +60,10 @@ def print_measures(console: "Console", claims: Sequence[Claim]) -> None:
                 line = "; ".join(f"layer {one.layer} {number_of(one)}" for one in claim.effects)
                 console.print(Padding(_text(f"{claim.effects[0].name}: {line}"), (0, 0, 0, 2)))
             if claim.measures:
-                console.print(Padding(_measure_table(claim), (0, 0, 0, 2)))
+                console.print(Padding(_measure_table(claim, why), (0, 0, 0, 2)))
     if any(claim.measures for claim in claims):
-        console.print(_text(f"\n{LEGEND}", style="dim"))
+        more = "" if why else " Pass --why for the reason behind each threshold."
+        console.print(_text(f"\n{LEGEND}{more}", style="dim"))
     if left_out := runs_left_out(claims):
         console.print(_text(left_out))
 
@@ -86,7 +87,7 @@ def number_of(measure: Measure) -> str:
     return f"{measure.value:.3g}{bounds}"
 
 
-def _measure_table(claim: Claim) -> "Table":
+def _measure_table(claim: Claim, why: bool) -> "Table":
     """The deciding measures, and those that another choice changes."""
     table = _table("right", True)
     decided = {(one.name, one.value, one.needed) for one in claim.deciding}
@@ -96,7 +97,8 @@ def _measure_table(claim: Claim) -> "Table":
         open_mark = "?" if measure.needed and claim.verdict != "not judged" else "-"
         mark = {True: "yes", False: "no", None: open_mark}[measure.passes]
         needed = f"needed {measure.needed}" if measure.needed else ""
-        table.add_row(mark, number_of(measure), needed, _text(measure.label))
+        reason = (f"\nwhy: {measure.why}", "dim") if why and measure.why else ""
+        table.add_row(mark, number_of(measure), needed, _text(measure.label, reason))
     return table
 
 

@@ -11,6 +11,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from rankrise import watch
 from rankrise.commands import main
+from rankrise.show.comparison import draw_comparison
 
 
 def checkpoints(folder: Path, heads: int = 2, layers: int = 2) -> tuple[str, str]:
@@ -46,13 +47,29 @@ def test_json_and_files_hold_every_number(tmp_path, capsys):
     comparison = watch.compare(before, after)
     assert printed == json.loads(json.dumps(asdict(comparison)))
     out = tmp_path / "out"
-    assert {path.name for path in out.iterdir()} == {"comparison.csv", "comparison.json"}
+    assert {path.name for path in out.iterdir()} == {
+        f"comparison.{kind}" for kind in ("csv", "json", "png", "svg")
+    }
     assert json.loads((out / "comparison.json").read_text()) == printed
     with open(out / "comparison.csv", newline="") as file:
         table = list(csv.DictReader(file))
     assert [
         (line["layer"], line["matrix"], int(line["head"]), float(line["stable_rank"])) for line in table
     ] == [(row.layer, row.matrix, row.head + 1, row.stable_rank) for row in comparison.rows]
+
+
+def test_the_picture_shows_kq_and_vo_each_once(tmp_path):
+    comparison = watch.compare(*checkpoints(tmp_path))
+    images = [axes.images[0] for axes in draw_comparison(comparison).axes if axes.get_ylabel() == "layer"]
+    assert [matrix in image.axes.get_title() for image in images for matrix in ("K W_Q", "V W_O")] == [
+        True, False, False, True
+    ] * 3  # fmt: skip
+    fields = [field for field in ("stable_rank", "energy_rank_95", "relative_change") for _ in range(2)]
+    for image, matrix, field in zip(images, ("KQ", "VO") * 3, fields, strict=True):
+        shown = image.get_array()
+        assert image.get_clim() == (0.0, shown.max())
+        for row in comparison.select(matrix):
+            assert shown[int(row.layer.split(".")[2]), row.head] == getattr(row, field)
 
 
 def test_the_overlap_of_a_training_with_itself_is_whole(tmp_path, capsys):

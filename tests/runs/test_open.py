@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
+import pytest
 from made_runs import tracked
 
-from rankrise import runs, watch
+from rankrise import RankriseError, runs, watch
 from rankrise.toy import ToySettings, run_toy
 
 SMALL = ToySettings(dimension=2, tokens=3, samples=20, alphas=("1e-4",), experiments=("stages", "flow"))
@@ -22,6 +23,11 @@ def test_a_folder_of_runs_stands_for_those_in_it_and_a_run_comes_once(tmp_path: 
     ]
     (same,) = runs.open(str(tmp_path / "sweep" / "seed=0"))
     assert type(same) is type(watch.load(same.folder))
+    assert runs.by_kind(opened[1:]) == [opened[1:]]
+    assert runs.by_kind(opened) == [opened[:1], opened[1:]]
+    assert runs.by_kind(opened[::-1]) == [opened[:0:-1], opened[:1]]
+    with pytest.raises(RankriseError, match="no run was passed"):
+        runs.by_kind([])
 
 
 def test_stages_are_searched_for_once(tmp_path: Path) -> None:

@@ -1,12 +1,20 @@
 """Figures of runs that differ from a base in one choice."""
 
+from collections.abc import Sequence
+from itertools import product
+from textwrap import fill
+from typing import Any
+
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.ticker import NullLocator
 
 from rankrise.claims import Effect, Estimate, effects, learned
 from rankrise.runs import Study, choices_of
-from rankrise.show.figures.scaffold import CHANGES, Drawn, figure
-from rankrise.show.figures.style import DASHES, FAINT, GREY, INK, new_figure, plain, shades
+from rankrise.show.figures import scaffold
+from rankrise.show.figures.scaffold import CHANGES, Drawn, Rows, figure, rows_of
+from rankrise.show.figures.style import DASHES, FAINT, GREY, INK, LOOKS, new_figure, plain, shades
 from rankrise.show.tracked_words import length
 
 HEADER = (
@@ -14,7 +22,6 @@ HEADER = (
     *("product", "layer"),
     *(f"{name}{bound}" for name in ("growth", "stable_rank", "over_base") for bound in ("", "_low", "_high")),
 )
-TICKS = (0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 150)
 MEASURES = {"growth": "growth since\nepoch 1", "final": "stable rank\nat the end"}
 
 
@@ -73,9 +80,36 @@ def _draw_effects(panel: Axes, found: list[list[Effect]], kind: str) -> None:
         error = [[mean.value - mean.low], [mean.high - mean.value]]
         panel.errorbar(mean.value, place, xerr=error, elinewidth=0.9, color=INK, marker="o", markersize=3)
     panel.set_xscale("log")
-    low, high = panel.get_xlim()
-    ticks = [tick for tick in TICKS if low <= tick <= high]
-    ticks = ticks[:: max(1, -(-len(ticks) // 4))]  # four at most
-    panel.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-    panel.minorticks_off()
+    _log_ticks(panel.xaxis, (0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 150), 4)
     panel.grid(axis="y", color=FAINT, linewidth=0.3)
+
+
+@figure("choice-courses", "with_choices")
+def draw_choice_courses(study: Study) -> Drawn:
+    """Stable rank throughout training, by changes from a base."""
+    choices = choices_of(study)
+    labels = choices[0].runs[0].clock, "stable rank"
+    picture, panels = scaffold.grid(len(choices), (0.8, 1.35), labels, 4, sharex=True, sharey=True)
+    rows: Rows = []
+    for choice, panel in zip(choices, panels, strict=True):
+        for (number, run), name in product(enumerate(choice.runs), choices[0].runs[0].products):
+            moments, values = run.at(run.finite_steps), run.ranks[name].mean(axis=(1, 2))
+            rows += rows_of((choice.label, run.name, run.seed, name), run.finite_steps, moments, values)
+            look: Any = {"linewidth": 0.5} if number else {"linewidth": 1.0, "label": CHANGES[name]}
+            panel.plot(moments, values, color=LOOKS[name][0], linestyle=LOOKS[name][1], **look)
+        panel.set_title(fill(plain(choice.label), 24), fontsize=7)
+    panels[0].set(yscale="log", xlim=(0, None))
+    _log_ticks(panels[0].yaxis, (1, 2, 5, 10, 20, 50, 100))
+    scaffold.legend_below(picture, panels[0])
+    seeds = "; thin: further seeds" if any(len(choice.runs) > 1 for choice in choices) else ""
+    picture.suptitle(f"{plain(study.title)}: changes from the base, mean over all heads{seeds}")
+    return Drawn(picture, ("choice", "run", "seed", "quantity", "step", "epoch", "value"), rows)
+
+
+def _log_ticks(axis: Axis, possible: Sequence[float], most: int = 7) -> None:
+    """At most so many ticks in view."""
+    low, high = axis.get_view_interval()
+    ticks = [tick for tick in possible if low <= tick <= high]
+    ticks = ticks[:: max(1, -(-len(ticks) // most))]
+    axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
+    axis.set_minor_locator(NullLocator())

@@ -10,14 +10,15 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import rankrise
 from rankrise.claims import check_claims, has_claims
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import finite, write_text
 from rankrise.foundations.settings import in_words
-from rankrise.runs import Run, ToyRun, TrackedRun
+from rankrise.runs import Run, ToyRun, TrackedRun, by_kind
 from rankrise.show.report import toy, tracked
 from rankrise.show.report.claims import claims_section, tally
 from rankrise.show.report.html import paragraph
@@ -28,21 +29,32 @@ SCRIPTS = ("dom.js", "data.js", "controls.js", "plot.js")
 """The scripts of every page, each after those that it needs."""
 
 
-def write_page(runs: Sequence[Run], path: str | Path, judge: bool = False) -> Path:
-    """Write the page of opened runs, which are of one kind.
+class Page(NamedTuple):
+    """A page: its file, and its runs, which are of one kind."""
+
+    path: Path
+    runs: Sequence[Run]
+
+
+def write_pages(opened: Sequence[Run], path: str | Path, judge: bool = False) -> list[Page]:
+    """Write the page of opened runs; those of another kind than the first get a page of their own beside it.
 
     With `judge`, claims have verdicts on all runs, also on those that they are not about.
     """
     path = Path(path)
     if path.is_dir() or path.suffix.lower() not in (".html", ".htm"):
         raise RankriseError(f"{path} is not the name of a page: pass a file that ends in .html.")
-    if len(set(map(type, runs))) != 1:
-        raise RankriseError("a page shows toy runs or tracked runs: pass runs of one kind.")
-    write_text(path, _html(runs, judge))
-    return path
+    pages: list[Page] = []
+    for runs in by_kind(opened):
+        name = KINDS[type(runs[0])].NAME
+        pages.append(Page(path.with_stem(f"{path.stem}-{name}") if pages else path, runs))
+    for page in pages:
+        write_text(page.path, _html(page.runs, judge, [other for other in pages if other is not page]))
+    return pages
 
 
-def _html(runs: Sequence[Run], judge: bool) -> str:
+def _html(runs: Sequence[Run], judge: bool, beside: Sequence[Page]) -> str:
+    """The page of runs of one kind; it links to the pages `beside` it."""
     kind = KINDS[type(runs[0])]
     claims = check_claims([run for run in runs if has_claims(run)], everything=judge)
     story = [paragraph(answer, "answer") for answer in kind.answers(runs)]
@@ -51,6 +63,8 @@ def _html(runs: Sequence[Run], judge: bool) -> str:
         story.append(paragraph(f"{escape(tally(claims))} {link}", "tally"))
     story += [paragraph(kind.FINDING), *kind.chapters(runs)]
     sections = kind.SECTIONS | {"claims": "Claims", "settings": "Settings", "cite": "Cite"}
+    links = [(f"#{name}", title) for name, title in sections.items()]
+    links += [(quote(path.name), f"{KINDS[type(others[0])].LINK} →") for path, others in beside]
     # The modules as one script, since a page on disk may not import files: each import stands on one line,
     # and no two modules use one name.
     modules = "\n".join(map(_web, [*SCRIPTS, *(f"{kind.NAME}/{name}" for name in kind.SCRIPTS)]))
@@ -60,7 +74,7 @@ def _html(runs: Sequence[Run], judge: bool) -> str:
         heading=escape(kind.HEADING),
         subjects=subjects,
         style=_web("style.css"),
-        nav="\n    ".join(f'<a href="#{name}">{escape(title)}</a>' for name, title in sections.items()),
+        nav="\n    ".join(f'<a href="{where}">{escape(title)}</a>' for where, title in links),
         first_section=next(iter(kind.SECTIONS)),
         story="\n".join(story),
         claims=claims_section(claims),

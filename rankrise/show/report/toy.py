@@ -15,7 +15,7 @@ from rankrise.runs.toy import ACTIVE, Piece
 from rankrise.show.report.arrays import curve
 from rankrise.show.report.html import many, paragraph
 
-NAME, HEADING = "toy", "Stages of learning"
+NAME, LINK, HEADING = "toy", "The toy", "Stages of learning"
 SCRIPTS = ("run.js", "stages.js", "experiments.js", "main.js")
 SECTIONS = {
     "stages": "Stages",

@@ -12,7 +12,7 @@ from rankrise.show.report.arrays import packed
 from rankrise.show.report.html import many, paragraph
 from rankrise.show.tracked_words import layer_titles, length, rank_kinds
 
-NAME, HEADING = "tracked", "Rank of what was learned"
+NAME, LINK, HEADING = "tracked", "Transformers", "Rank of what was learned"
 SCRIPTS = ("run.js", "ranks.js", "spectra.js", "training.js", "several.js", "main.js")
 SECTIONS = {
     "ranks": "Rank",

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rankrise.runs import Run
-from rankrise.show.report import write_page
+from rankrise.show.report import write_pages
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
@@ -16,7 +16,7 @@ PLOTS = "svg[aria-roledescription=plot]"
 
 
 def write_report(runs: Sequence[Run], path: Path) -> Path:
-    return write_page(runs, path)
+    return write_pages(runs, path)[0].path
 
 
 def plain(text: str) -> float:
