@@ -12,6 +12,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -246,6 +247,16 @@ def read_tensors(path: Path, advice: str) -> tuple[dict[str, Tensor], dict[str, 
             return tensors, dict(opened.metadata() or {})
     except (SafetensorError, OSError) as error:
         raise RankriseError(f"{path} is damaged ({first_line(error)}): {advice}.") from error
+
+
+def checksum(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 over all tensors: for each, a line "name type sizes", then the values."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        kind = str(tensor.dtype).removeprefix("torch.")
+        digest.update(f"{name} {kind} {list(tensor.shape)}\n".encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def sha256(path: Path) -> str:

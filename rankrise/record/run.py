@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy
 from numpy.typing import NDArray
 
-from rankrise.foundations.errors import NotRecorded
+from rankrise.foundations.errors import NotRecorded, RankriseError
 from rankrise.foundations.optional import require
 from rankrise.record.folder import (
     RANKS,
@@ -187,6 +187,8 @@ class TrackedRun:
 
     def curve(self, which: str, kind: Kind) -> Array:
         """One kind of number at every measured step; nan where there is none."""
+        if which not in (known := (*self.products, *self.matrices)):
+            raise RankriseError(f"{self.folder} has no {which!r}: pass one of {', '.join(known)}.")
         if (which, kind) not in self._curves:
             heads = which in self.products
             rows = self._rank_rows if heads else [row["matrices"] for row in self._rank_rows]

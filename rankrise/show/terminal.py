@@ -37,7 +37,9 @@ def snapshot(run: TrackedRun, stages: StagesFound) -> dict[str, Any]:
     touched = [path.stat().st_mtime for path in run.folder.glob("*.jsonl") if path.stat().st_size]
     age = max(0.0, time.time() - max(touched)) if touched else None
     steps, times = (recorded[name][-PACE_ROWS:] for name in ("step", "time"))
-    moving = len(times) > 1 and times[-1] > times[0]
+    gaps = np.diff(times)
+    going = gaps < 10 * gaps.mean() if len(gaps) else gaps > 0  # not while the run was stopped
+    lasted = float(gaps[going].sum())
     losses = recorded.get("loss", np.zeros(0)).tolist()
     return {
         "folder": str(run.folder),
@@ -51,7 +53,7 @@ def snapshot(run: TrackedRun, stages: StagesFound) -> dict[str, Any]:
         "ranks": _ranks(run),
         "stages": asdict(stages),
         "age": age,
-        "pace": float((steps[-1] - steps[0]) / (times[-1] - times[0])) if moving else None,
+        "pace": float(np.diff(steps)[going].sum() / lasted) if lasted > 0 else None,
         "state": _state(run, age),
     }
 

@@ -17,6 +17,7 @@ from rankrise.record.folder import (
     RANKS,
     RUN,
     STEPS,
+    checksum,
     has_run,
     read_lines,
     read_run,
@@ -82,11 +83,15 @@ def begin(
         if read_lines(folder / name):
             raise RankriseError(f"{folder} has rows in {name} and no {RUN}: pass another folder.")
     assert weights is not None
-    tensors = {unit.key(role): one for unit in units for role, one in weights[unit.name].items()}
-    write_tensors(folder / INITIAL, tensors)
+    write_tensors(folder / INITIAL, named(units, weights))
     info["initial_sha256"] = sha256(folder / INITIAL)
     write_run(folder, "tracked", info)
     return Beginning(info, dict(weights))
+
+
+def named(units: Sequence[Unit], weights: Mapping[str, Tensors]) -> Tensors:
+    """The weights of all units by their names in a file."""
+    return {unit.key(role): one for unit in units for role, one in weights[unit.name].items()}
 
 
 def _resume(
@@ -120,6 +125,16 @@ def _resume(
         for role, tensor in tensors.items():
             began = initial[name][role] = initial[name][role].to(tensor.device)
             same = same and began.dtype == tensor.dtype and torch.equal(began, tensor)
+    if (
+        old.get("finished")
+        and weights
+        and not same
+        and old.get("last_sha256") != checksum(named(units, weights))
+    ):
+        raise RankriseError(
+            f"{folder} holds a finished run with other initial weights: pass another folder, or "
+            "overwrite=True to start over; it goes on if the model has its first or last weights."
+        )
     info |= {name: old[name] for name in ("id", "initial_sha256", "started") if name in old}
     info["resumed"] = [*old.get("resumed", []), now()]
     info["note"] = info["note"] or old.get("note", "")

@@ -20,9 +20,9 @@ from torch import distributed, nn
 
 from rankrise.foundations.errors import RankriseError, first_line
 from rankrise.foundations.provenance import now
-from rankrise.record.folder import RUN, Record, spectra_path
+from rankrise.record.folder import RUN, Record, checksum, spectra_path
 from rankrise.record.lock import Lock
-from rankrise.watch._begin import begin
+from rankrise.watch._begin import begin, named
 from rankrise.watch._check import Batch
 from rankrise.watch._check import check as check_heads
 from rankrise.watch._families import PRODUCTS
@@ -139,7 +139,7 @@ class RankTracker:
             return
         self._worker = Worker(self._staging.on_accelerator, self._attempt)
         self._process = os.getpid()
-        self._on, self._touched = True, not self._beginning.resumed
+        self._on, self._touched, self._last_sha256 = True, not self._beginning.resumed, ""
         atexit.register(self._close, finished=False)
         log.info("%s: %r", "Continues" if self._beginning.resumed else "Tracks", self)
 
@@ -274,10 +274,13 @@ class RankTracker:
             values = initial_spectra(self._units, self._beginning.initial)
         self._record.add_spectra(None, values)
 
-    def _measure(self, step: int, moment: float, full: bool, copy: Copy) -> None:
-        """The change of every unit at a step; if that is recorded already, what it lacks."""
+    def _measure(self, step: int, moment: float, full: bool, copy: Copy, last: bool = False) -> None:
+        """The change of every unit at a step; if that is recorded already, what it lacks. A model with the
+        `last` weights may go on with the run."""
         known = self._record.ranks.last == step
         with self._staging.arrived(copy) as weights:
+            if last and len(weights) == len(self._units):
+                self._last_sha256 = checksum(named(self._units, weights))
             if known and spectra_path(self._record.folder, step).exists():
                 return
             changes = [
@@ -309,7 +312,7 @@ class RankTracker:
         self._worker.wait()  # until there is room
         copy, moment = self._staging.take(), round(time.time(), 3)
         assert copy is not None
-        self._worker.put("measuring", lambda: self._measure(step, moment, True, copy))
+        self._worker.put("measuring", lambda: self._measure(step, moment, True, copy, last=True))
 
     def _close(self, finished: bool, stopped: str = "") -> None:
         """`stopped` is what broke the run off. A run that has lost something is not finished; one that was
@@ -323,7 +326,8 @@ class RankTracker:
             self._attempt("writing to disk", self._record.sync)
             stopped = stopped or self.lost
             info = self._beginning.info | {"finished": now() if finished and not stopped else None}
-            info |= {"left_out": dict(self._troubles.counts)} | ({"stopped": stopped} if stopped else {})
+            info |= {"left_out": dict(self._troubles.counts), "last_sha256": self._last_sha256}
+            info |= {"stopped": stopped} if stopped else {}
             self._attempt(f"writing {RUN}", self._record.write_about, info)
         self._attempt("closing", self._record.close)
         self._lock.release()

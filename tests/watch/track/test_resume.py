@@ -121,6 +121,14 @@ def test_a_finished_run_goes_on_from_its_last_weights_with_other_settings(tmp_pa
     assert torch.tensor(run.top("KQ")).isnan().sum(-1).tolist() == [[[1, 1], [1, 1]], *[[[0, 0], [0, 0]]] * 2]
 
 
+def test_a_finished_run_does_not_go_on_with_other_weights(tmp_path):
+    tracked(tmp_path, [1, 2])
+    before = contents(tmp_path)
+    with pytest.raises(RankriseError, match="other initial weights"):
+        tracked(tmp_path, [3], model=tiny(seed=1))
+    assert contents(tmp_path) == before
+
+
 @pytest.mark.parametrize(
     ("sizes", "choice", "message"),
     [
