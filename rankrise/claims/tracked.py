@@ -221,6 +221,8 @@ class Products(OnStudy):
 
         def log_ratios(run: TrackedRun) -> list[np.ndarray]:
             both = np.stack([ranks_of(run, product, how.rank)[1][-1] for product in ("VO", "KQ")])
+            noise = np.stack([run.below_noise(product)[run.finite][-1] for product in ("VO", "KQ")])
+            both = np.where(noise.any(axis=0), np.nan, both)
             logs = np.log(both, where=both > 0, out=np.full(both.shape, np.nan))
             return list(logs[0] - logs[1])
 

@@ -1,5 +1,6 @@
 """`rankrise predict` and `rankrise flow`: stages of a built-in network, in the limit and in the flow."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -103,7 +104,10 @@ def flow(
         return
     print_stages(stages, network.label, solved)
     print(f"{solved.message} {solved.gradients} gradients.")
-    print(f"Largest error of a stage time: {100 * error:.2f} %.")
+    if math.isnan(error):
+        print("No stage has its whole plateau within this flow: raise --until.")
+    else:
+        print(f"Largest error of a stage time: {100 * error:.2f} %.")
 
 
 def _network(settings: NetworkSettings) -> Any:

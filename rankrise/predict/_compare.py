@@ -121,7 +121,7 @@ def compare(
     comparisons = tuple(_compare_one(stages, one, threshold) for one in ordered)
     count = min(len(one.stages) for one in comparisons)
     shared = [replace(one, stages=one.stages[:count]) for one in comparisons]
-    predicted = [stage.time for stage in stages][:count]
+    predicted = [row.time for row in shared[0].stages]
     time_errors = tuple(one.largest_time_error for one in shared)
     exponent, slopes = math.nan, [math.nan] * count
     if len(shared) > 1:
@@ -155,8 +155,10 @@ def _compare_one(stages: Stages, flow: Flow, threshold: float) -> FlowComparison
     ends = [*times[1:], last if stages.ending == "nothing moves" else min([last, *times[-1:]])]
     for stage, end, flow_time in zip(stages, ends, flow.times_of(stages, threshold), strict=False):
         middle = (stage.time + end) / 2
-        if not stage.time < middle <= last:
+        if middle > last:
             break
+        if end <= stage.time:  # tied with the next stage: there is no plateau between them
+            continue
         error = float((flow.products(flow.place_at(middle)) - stage.point).abs().max())
         rows.append(StageComparison(stage.time, flow_time, middle, error, stage.product, stage.rank))
     return FlowComparison(flow.log_inverse_alpha, threshold, tuple(rows))

@@ -38,7 +38,8 @@ def snapshot(run: TrackedRun, stages: StagesFound) -> dict[str, Any]:
     age = max(0.0, time.time() - max(touched)) if touched else None
     steps, times = (recorded[name][-PACE_ROWS:] for name in ("step", "time"))
     gaps = np.diff(times)
-    going = gaps < 10 * gaps.mean() if len(gaps) else gaps > 0  # not while the run was stopped
+    usual = float(np.median(gaps)) if len(gaps) else 0.0
+    going = gaps <= 10 * max(0.1, usual)  # not while the run was stopped
     lasted = float(gaps[going].sum())
     losses = recorded.get("loss", np.zeros(0)).tolist()
     return {

@@ -33,7 +33,12 @@ class Checkpoint:
         """Open a file, a folder, or the name of a model on the Hugging Face Hub."""
         path, stored = _find(source), dict[str, Any]()
         for file in weight_files(path):
-            stored |= _safetensors(file) if file.suffix == ".safetensors" else _unpickled(file)
+            here = _safetensors(file) if file.suffix == ".safetensors" else _unpickled(file)
+            if twice := stored.keys() & here.keys():
+                raise RankriseError(
+                    f"Several files in {str(path)!r} hold {min(twice)}: give the path of one."
+                )
+            stored |= here
         for prefix in ("_orig_mod.", "module.", "_orig_mod."):  # of DDP and torch.compile
             if all(name.startswith(prefix) for name in stored):
                 stored = {name.removeprefix(prefix): one for name, one in stored.items()}
