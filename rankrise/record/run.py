@@ -263,11 +263,15 @@ class TrackedRun:
     # Notes.
 
     @property
+    def losses(self) -> list[tuple[int, float]]:
+        """Step and loss of every row with a loss; nan is a loss that was nan."""
+        return [(row["step"], float(row["loss"])) for row in self._step_rows if "loss" in row]
+
+    @property
     def notes(self) -> list[str]:
         """Missing or noisy numbers, notes of the run's maker, and how layers were read."""
         notes = []
-        losses = [(row["step"], float(row["loss"])) for row in self._step_rows if "loss" in row]
-        if diverged := [step for step, loss in losses if not math.isfinite(loss)]:
+        if diverged := [step for step, loss in self.losses if not math.isfinite(loss)]:
             notes.append(f"loss is not finite {_at(diverged)}")
         left = self.extra.get("notes") or []
         notes += [*self.missing_ranks, *([left] if isinstance(left, str) else left)]

@@ -41,14 +41,13 @@ def snapshot(run: TrackedRun, stages: StagesFound) -> dict[str, Any]:
     usual = float(np.median(gaps)) if len(gaps) else 0.0
     going = gaps <= 10 * max(0.1, usual)  # not while the run was stopped
     lasted = float(gaps[going].sum())
-    losses = recorded.get("loss", np.zeros(0)).tolist()
     return {
         "folder": str(run.folder),
         **{name: getattr(run, name) for name in ("base", "since", "going_on", "notes")},
         **{name: run.info.get(name) for name in ("model", "finished", "stopped")},
         "heads": max((len(layer["tracked_heads"]) for layer in run.layers), default=0),
-        "loss_steps": recorded["step"][: len(losses)].tolist(),
-        "losses": losses,
+        "loss_steps": [step for step, _ in run.losses],
+        "losses": [loss for _, loss in run.losses],
         "measured": run.measured.tolist(),
         "last_step": max([*recorded["step"][-1:].tolist(), *run.measured[-1:].tolist()], default=None),
         "ranks": _ranks(run),

@@ -263,3 +263,15 @@ def test_a_layout_is_proved_before_training_or_noted_as_a_guess(tmp_path, recwar
         guessed = watch.RankTracker(nn.Sequential(Unproved()), tmp_path / "guess")
     guessed.close()
     assert "not checked" in repr(watch.load(tmp_path / "guess"))
+
+
+def test_a_row_without_a_loss_is_no_loss_and_one_with_nan_is(tmp_path):
+    with watch.RankTracker(tiny(), tmp_path) as tracker:
+        tracker.step(1, loss=0.5)
+        tracker.step(2, accuracy=0.1)
+        tracker.step(3, loss=float("nan"))
+        tracker.step(4, accuracy=0.2)
+    steps, losses = zip(*watch.load(tmp_path).losses, strict=True)
+    assert steps == (1, 3)
+    assert losses[0] == 0.5
+    assert losses[1] != losses[1]
