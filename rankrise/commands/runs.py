@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from rankrise.foundations.files import to_json
-from rankrise.show.console import safe_console, size
+from rankrise.show.console import size
 from rankrise.show.progress import bar
 
 
@@ -63,6 +63,8 @@ def claims(
             with --only, none.
         json: print everything as JSON instead of a table.
     """
+    from rich.console import Console
+
     from rankrise.claims import check_claims, write_claims
     from rankrise.show.verdicts import print_measures, print_verdicts
 
@@ -73,7 +75,7 @@ def claims(
     if json:
         print(to_json([claim.to_dict() for claim in checked]))
         return
-    console = safe_console(highlight=False)
+    console = Console(highlight=False)
     if all or why:
         print_measures(console, checked, why)
     else:

@@ -15,7 +15,7 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import to_json
 from rankrise.recipes import toy_settings, train_settings
 from rankrise.recipes.files import about, choices_in, find, names, settings_in
-from rankrise.show.console import plain_table, safe_console
+from rankrise.show.console import plain_table
 from rankrise.show.progress import Move, bar
 
 
@@ -171,6 +171,7 @@ def sweep(
         json: print the runs as JSON.
     """
     import torch
+    from rich.console import Console
 
     from rankrise.train import sweep as library
     from rankrise.train._task import task_of
@@ -215,7 +216,7 @@ def sweep(
     if json:
         print(to_json({"folder": folder, "runs": [dict(zip(titles, row, strict=True)) for row in rows]}))
     else:
-        safe_console().print(plain_table(titles, rows, left=titles))
+        Console().print(plain_table(titles, rows, left=titles))
         print(f"The runs are in {folder}: next 'rankrise figures {folder}', 'rankrise claims {folder}'.")
     if unfinished := sum(one.state != "finished" for one in runs):
         message = f"{unfinished} of {len(runs)} runs are not finished; the same command goes on."

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from rankrise.foundations.files import to_json
-from rankrise.show.console import safe_console
 from rankrise.show.progress import bar
 
 
@@ -29,12 +28,13 @@ def watch(
         once: print one frame and end, as happens anyway if the run is finished or there is no terminal.
         json: print the numbers of one frame as JSON.
     """
+    from rich.console import Console
     from rich.live import Live
 
     from rankrise import watch as library
     from rankrise.show.terminal import frame, snapshot
 
-    console = safe_console()
+    console = Console()
     tracked = library.load(run)
     stages = library.find_stages(tracked)
     shown = snapshot(tracked, stages)

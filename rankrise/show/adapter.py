@@ -4,27 +4,26 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
 
 from rankrise.foundations.files import to_json
-from rankrise.show.console import plain_table, safe_console
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from rankrise.use import Adapter
+from rankrise.show.console import plain_table
+from rankrise.use import Adapter
 
 NAMES_SHOWN = 4
 LITTLE = 0.9  # of the change: warn if an adapter that leaves tensors out holds less
 
 
-def print_adapter(adapter: "Adapter", place: Path, measured_on: str, json: bool, what: str) -> None:
+def print_adapter(adapter: Adapter, place: Path, measured_on: str, json: bool, what: str) -> None:
     """Print an adapter that was cut from `what`, a change or an adapter, and written to `place`."""
     numbers = adapter.to_dict()
     if json:
         print(to_json({"adapter": str(place), "measured_on": measured_on or None, **numbers}))
         return
-    console = safe_console()
+    console = Console()
     whole = "everything that training changed" if what == "change" else "the larger adapter"
     console.print(
         f"The adapter holds {adapter.held:.1%} of {whole}, by the square of all parameters' change."
@@ -36,7 +35,7 @@ def print_adapter(adapter: "Adapter", place: Path, measured_on: str, json: bool,
     console.print(f"Written: {place}\n{load}", markup=False, soft_wrap=True)
 
 
-def _described(adapter: "Adapter", what: str, measured_on: str) -> Iterator[str]:
+def _described(adapter: Adapter, what: str, measured_on: str) -> Iterator[str]:
     """A line per fact."""
     rest, measured = adapter.rest, adapter.measured
     of = "square weighted by what it does to the loss" if adapter.moments else "energy (its plain square)"
@@ -61,7 +60,7 @@ def _described(adapter: "Adapter", what: str, measured_on: str) -> Iterator[str]
         yield f"Loss on {measured_on}: {losses}; {gain}"
 
 
-def _table(matrices: Sequence[Mapping[str, Any]]) -> "Table":
+def _table(matrices: Sequence[Mapping[str, Any]]) -> Table:
     """A line per kind of matrix: those whose names differ in numbers alone."""
     kinds: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for row in matrices:

@@ -6,18 +6,17 @@ from dataclasses import asdict, fields
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean, pstdev
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from rich.console import Console
+from rich.table import Table
 
 from rankrise.foundations.files import write_json, write_text
-from rankrise.show.console import plain_table, safe_console
+from rankrise.show.console import plain_table
 from rankrise.show.pictures import csv_text, save_picture
 from rankrise.watch.types import HeadOverlap, MatrixChange, ModelComparison, ModelOverlap
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 ROWS_SHOWN = 48
 """With more heads than this, the terminal shows one line for each layer."""
@@ -46,7 +45,7 @@ def print_comparison(
     comparison: ModelComparison, overlap: ModelOverlap | None = None, saved: Sequence[Path] = ()
 ) -> None:
     """Print tables with what their columns mean, and where files were `saved`."""
-    console = safe_console()
+    console = Console()
     each = len(comparison.rows) <= ROWS_SHOWN
     for table in _tables(comparison, each):
         console.print(table)
@@ -62,7 +61,7 @@ def print_comparison(
         console.print(f"Written: {', '.join(map(str, saved))}", markup=False, soft_wrap=True)
 
 
-def _tables(comparison: ModelComparison, each: bool) -> "list[Table]":
+def _tables(comparison: ModelComparison, each: bool) -> list[Table]:
     """A table for each kind of layer; a line for each head, or means over the heads of a layer."""
     numbers = _layer_numbers(row.layer for row in comparison.rows)
     tables: dict[str, list[tuple[str, ...]]] = {}
@@ -81,7 +80,7 @@ def _tables(comparison: ModelComparison, each: bool) -> "list[Table]":
     return [plain_table(titles, lines, LEFT, kind) for kind, lines in tables.items()]
 
 
-def _overlap_table(overlap: ModelOverlap) -> "Table":
+def _overlap_table(overlap: ModelOverlap) -> Table:
     """A line for each layer and product, means over the heads that changed."""
     numbers = _layer_numbers(row.layer for row in overlap.rows)
     names = ("directions", "left", "left_by_chance", "right", "right_by_chance")

@@ -4,20 +4,13 @@ import contextlib
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import RenderableType
     from rich.table import Table
 
 UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")
-
-
-def safe_console(**options: Any) -> "Console":
-    """rich's console, but a reader that is gone, such as `head`, ends it as it ends `print`."""
-    from rich.console import Console
-
-    return Console(**options)
 
 
 @contextlib.contextmanager

@@ -4,12 +4,10 @@ import csv
 import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from matplotlib.figure import Figure
 
 from rankrise.foundations.files import replacing, write_text
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -19,7 +17,7 @@ def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return text.getvalue()
 
 
-def save_picture(figure: "Figure", folder: Path, name: str, dpi: int = 160) -> list[Path]:
+def save_picture(figure: Figure, folder: Path, name: str, dpi: int = 160) -> list[Path]:
     """Write `name`.png and .svg to `folder`, and return their paths."""
     for text in figure.texts:  # the heading, which may be longer than the figure is wide
         text.set_wrap(True)
@@ -32,7 +30,7 @@ def save_picture(figure: "Figure", folder: Path, name: str, dpi: int = 160) -> l
 
 
 def save_with_data(
-    figure: "Figure", header: Sequence[str], rows: Iterable[Sequence[object]], stem: Path
+    figure: Figure, header: Sequence[str], rows: Iterable[Sequence[object]], stem: Path
 ) -> list[Path]:
     """Write `stem`.png, .svg, and the data as .csv with six digits; return the paths."""
     pictures = save_picture(figure, stem.parent, stem.name, dpi=200)

@@ -2,7 +2,10 @@
 
 from collections.abc import Callable
 
+from rich.console import Console
+
 from rankrise.predict import Flow, Stages
+from rankrise.show.console import plain_table
 
 MEANINGS = {
     "T_k": "the rescaled time t / log(1/alpha) at which stage k begins, as predicted.",
@@ -16,9 +19,7 @@ MEANINGS = {
 
 def print_stages(stages: Stages, label: Callable[[int], str], flow: Flow | None = None) -> None:
     """Print one line per stage, what the columns mean, and why there are no more stages."""
-    from rankrise.show.console import plain_table, safe_console
-
-    console = safe_console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True)
     columns = stages.table(label)
     if flow is not None:
         first = {name: columns.pop(name) for name in ("stage", "T_k") if name in columns}

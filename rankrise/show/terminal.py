@@ -3,18 +3,17 @@
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.show.console import duration
 from rankrise.show.tracked_words import short_names
 from rankrise.watch import StagesFound, TrackedRun
-
-if TYPE_CHECKING:
-    from rich.console import Console, Group
-    from rich.table import Table
 
 BARS = "▁▂▃▄▅▆▇█"
 GAP = 2
@@ -95,11 +94,8 @@ def _ranks(run: TrackedRun) -> list[dict[str, Any]]:
     return lines
 
 
-def frame(shot: dict[str, Any], console: "Console", rank: str = "stable") -> "Group":
+def frame(shot: dict[str, Any], console: Console, rank: str = "stable") -> Group:
     """A frame of the live view, as wide as the console; `rank` is "stable", "90", "95", "99" or "entropy"."""
-    from rich.console import Group
-    from rich.text import Text
-
     title = f"{rank} % energy rank" if rank.isdigit() else f"{rank} rank"
     if (
         rank != "stable"
@@ -153,12 +149,9 @@ def _last(line: dict[str, Any], rank: str) -> float:
 
 def _table(
     title: str, lines: Sequence[dict[str, Any]], names: dict[str, str], spread: bool, room: int, rank: str
-) -> "Table":
+) -> Table:
     """A row per layer or matrix: per product the rank as bars and as it is now, and the energy rank if it is
     recorded and there is room."""
-    from rich.table import Table
-    from rich.text import Text
-
     products = list(dict.fromkeys(line["product"] for line in lines))
     width = (room - GAP - max(map(len, [title, *names.values()]))) // max(1, len(products)) - 2 * GAP
     width -= len("12.34 ± 1.23") if spread else len("12.34")

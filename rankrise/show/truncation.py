@@ -2,17 +2,14 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from rankrise.show.console import plain_table, safe_console
+from rich.console import Console
 
-if TYPE_CHECKING:
-    from rankrise.use.types import Truncation
+from rankrise.show.console import plain_table
+from rankrise.use.types import Truncation
 
 
-def print_truncation(
-    truncation: "Truncation", measured_on: str, gain: float, written: Sequence[Path]
-) -> None:
+def print_truncation(truncation: Truncation, measured_on: str, gain: float, written: Sequence[Path]) -> None:
     """Print the functional ranks, and which rank is enough."""
     rows = []
     for curve in truncation.curves:
@@ -20,7 +17,7 @@ def print_truncation(
         rank = "none" if curve.functional_rank is None else str(curve.functional_rank)
         rows.append((curve.group, curve.method, *losses, rank, str(curve.full_rank)))
     titles = ("group", "method", "initial loss", "trained loss", "functional rank", "full rank")
-    console = safe_console()
+    console = Console()
     console.print(plain_table(titles, rows, ("group", "method"), "Functional rank"))
     note = (
         f"The loss is that of {measured_on}. One group is cut at a time and the rest stays tuned, so the "

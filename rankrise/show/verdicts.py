@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
 
 from rankrise.claims import INTERVALS, Claim, Measure
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
 STYLES = {"holds": "green", "does not hold": "red"}
 LEGEND = (
@@ -21,7 +20,7 @@ NAMED = 2
 """How many of the runs left out are named."""
 
 
-def print_verdicts(console: "Console", claims: Sequence[Claim]) -> None:
+def print_verdicts(console: Console, claims: Sequence[Claim]) -> None:
     """Print the verdicts by subject and source, then what is not judged and which runs are left out."""
     for subject in dict.fromkeys(claim.data or claim.runs[0] for claim in claims):
         ours = [claim for claim in claims if (claim.data or claim.runs[0]) == subject]
@@ -45,10 +44,8 @@ def print_verdicts(console: "Console", claims: Sequence[Claim]) -> None:
     console.print(_text(f"\n{but}Pass --all for every claim's sentence and numbers.", style="dim"))
 
 
-def print_measures(console: "Console", claims: Sequence[Claim], why: bool = False) -> None:
+def print_measures(console: Console, claims: Sequence[Claim], why: bool = False) -> None:
     """Print each claim, then on each subject its verdict, what would turn it, its effects and its numbers."""
-    from rich.padding import Padding
-
     for _, group in groupby(claims, key=lambda claim: claim.name):
         same = list(group)
         heading = f"\n{same[0].name} ({same[0].source}'s): {same[0].statement}"
@@ -87,7 +84,7 @@ def number_of(measure: Measure) -> str:
     return f"{measure.value:.3g}{bounds}"
 
 
-def _measure_table(claim: Claim, why: bool) -> "Table":
+def _measure_table(claim: Claim, why: bool) -> Table:
     """The deciding measures, and those that another choice changes."""
     table = _table("right", True)
     decided = {(one.name, one.value, one.needed) for one in claim.deciding}
@@ -102,10 +99,8 @@ def _measure_table(claim: Claim, why: bool) -> "Table":
     return table
 
 
-def _table(second: str, whole: bool) -> "Table":
+def _table(second: str, whole: bool) -> Table:
     """Three columns and a last one for sentences; the second is justified so, and is kept whole or wraps."""
-    from rich.table import Table
-
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(justify=second, no_wrap=whole)  # type: ignore[arg-type]
@@ -114,11 +109,9 @@ def _table(second: str, whole: bool) -> "Table":
     return table
 
 
-def _verdict(claim: Claim) -> "Text":
+def _verdict(claim: Claim) -> Text:
     return _text((claim.verdict, STYLES.get(claim.verdict, "yellow")))
 
 
-def _text(*parts: "str | Text | tuple[str, str]", style: str = "") -> "Text":
-    from rich.text import Text
-
+def _text(*parts: str | Text | tuple[str, str], style: str = "") -> Text:
     return Text.assemble(*parts, style=style)

@@ -93,7 +93,7 @@ def test_while_it_is_written(
         if len(waited) == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("rankrise.commands.watching.safe_console", partial(Console, force_terminal=True))
+    monkeypatch.setattr("rich.console.Console", partial(Console, force_terminal=True))
     monkeypatch.setattr("time.sleep", wait)
     main(["watch", str(part), "--once"])
     assert waited == []

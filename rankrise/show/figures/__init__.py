@@ -1,21 +1,59 @@
 """The paper's figures, drawn from opened runs, each with its data beside it.
 
-To add one, write a function that draws it in a module of this folder, with `figure` above it.
+To add one, write a function that draws it in a module of this folder, and list it in `FIGURES`.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import chain, count
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.runs import NotRecorded, Run, Study, ToyRun, TrackedRun, choices_of, studies
-from rankrise.show.figures import choices, ranks, spectra, toy, training  # noqa: F401 (each lists its figures)
-from rankrise.show.figures.scaffold import FIGURES, FigureKind
-from rankrise.show.figures.style import paper_style
+from rankrise.show.figures import choices, ranks, spectra, toy, training
+from rankrise.show.figures.style import Drawn, paper_style
 from rankrise.show.pictures import save_with_data
 
-__all__ = ["FIGURES", "draw_figures"]
+
+class Kind(NamedTuple):
+    """A figure, drawn once for each subject of a kind in `subjects_of`.
+
+    `numbers` are the paper's by data set, "" on any; on other data the figure goes by its name.
+    """
+
+    name: str
+    subjects: str
+    numbers: Mapping[str, str]
+    draw: Callable[[Any], Drawn]
+
+    def number_of(self, subject: object) -> str:
+        """The paper's number of the figure of a subject, or ""."""
+        return self.numbers.get(getattr(subject, "family", None) or "", "")
+
+
+FIGURES = (
+    Kind("choices", "with_choices", {}, choices.draw_choices),
+    Kind("choice-courses", "with_choices", {}, choices.draw_choice_courses),
+    Kind("stable-rank", "studies", {"cifar10": "12", "cifar100": "14", "imagenet": "16"}, ranks.draw_ranks),
+    Kind("later-4", "side_by_side", {}, ranks.draw_side_by_side),
+    Kind("energy-rank", "studies", {}, ranks.draw_energy_rank),
+    Kind("scales", "studies", {"cifar10": "4"}, ranks.draw_rank_by_scale),
+    Kind("matrices", "with_matrices", {}, ranks.draw_matrices),
+    Kind("one-head", "cifar10_and_imagenet", {"": "1"}, spectra.draw_one_head),
+    Kind("spectra", "studies", {"cifar10": "11", "cifar100": "13", "imagenet": "15"}, spectra.draw_spectra),
+    Kind("singular-values", "studies", {"cifar10": "2"}, spectra.draw_singular_values),
+    Kind("final-spectra", "studies", {"cifar10": "5"}, spectra.draw_final_spectra),
+    Kind("diagonal-and-full", "toy", {"": "3"}, toy.draw_diagonal_and_full),
+    Kind("loss", "toy", {"": "6"}, toy.draw_loss),
+    Kind("entries-kq", "toy", {"": "7"}, partial(toy.draw_entries, kind="KQ")),
+    Kind("entries-vo", "toy", {"": "8"}, partial(toy.draw_entries, kind="VO")),
+    Kind("strict-minima", "toy", {"": "9"}, partial(toy.draw_perturbations, kind="strict-minima")),
+    Kind("noise-robustness", "toy", {"": "10"}, partial(toy.draw_perturbations, kind="noise-robustness")),
+    Kind("training", "studies", {}, training.draw_course),
+    Kind("stages-to-smooth", "with_several_runs", {}, training.draw_stages_to_smooth),
+)
 
 
 def draw_figures(
@@ -70,10 +108,10 @@ def subjects_of(opened: Sequence[Run]) -> dict[str, Sequence[object]]:
     }
 
 
-def _named(opened: Sequence[Run]) -> dict[str, tuple[FigureKind, object]]:
+def _named(opened: Sequence[Run]) -> dict[str, tuple[Kind, object]]:
     """Every figure that some runs could have, by the name of its files."""
     subjects = subjects_of(opened)
-    plans: dict[str, tuple[FigureKind, object]] = {}
+    plans: dict[str, tuple[Kind, object]] = {}
     for kind in FIGURES:
         for subject in subjects[kind.subjects]:
             name = kind.number_of(subject)

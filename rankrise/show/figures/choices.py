@@ -12,9 +12,8 @@ from matplotlib.ticker import NullLocator
 
 from rankrise.claims import Effect, Estimate, effects, learned
 from rankrise.runs import Study, choices_of
-from rankrise.show.figures import scaffold
-from rankrise.show.figures.scaffold import CHANGES, Drawn, Rows, figure, rows_of
-from rankrise.show.figures.style import DASHES, FAINT, GREY, INK, LOOKS, new_figure, plain, shades
+from rankrise.show.figures import style
+from rankrise.show.figures.style import CHANGES, FAINT, Drawn, Rows, new_figure, plain, rows_of, shades
 from rankrise.show.tracked_words import length
 
 HEADER = (
@@ -25,7 +24,6 @@ HEADER = (
 MEASURES = {"growth": "growth since\nepoch 1", "final": "stable rank\nat the end"}
 
 
-@figure("choices", "with_choices")
 def draw_choices(study: Study) -> Drawn:
     """Which choice decides: growth and end of the stable rank, by changes from a base."""
     choices = choices_of(study)
@@ -70,7 +68,7 @@ def _draw_effects(panel: Axes, found: list[list[Effect]], kind: str) -> None:
     usual: Estimate = getattr(found[0][0], kind)
     panel.axvspan(usual.low, usual.high, color=FAINT, alpha=0.6, linewidth=0)
     if kind == "growth":
-        panel.axvline(1.0, color=GREY, linestyle=DASHES, linewidth=0.6)
+        panel.axvline(1.0, color=style.GREY, linestyle=style.DASHES, linewidth=0.6)
     colours = shades(len(found[0]) - 1)
     for place, (whole, *layers) in enumerate(found):
         for one in layers:
@@ -78,29 +76,29 @@ def _draw_effects(panel: Axes, found: list[list[Effect]], kind: str) -> None:
             panel.plot(getattr(one, kind).value, place, marker="|", markersize=5, color=colour)
         mean: Estimate = getattr(whole, kind)
         error = [[mean.value - mean.low], [mean.high - mean.value]]
-        panel.errorbar(mean.value, place, xerr=error, elinewidth=0.9, color=INK, marker="o", markersize=3)
+        look: Any = {"color": style.INK, "marker": "o", "markersize": 3, "elinewidth": 0.9}
+        panel.errorbar(mean.value, place, xerr=error, **look)
     panel.set_xscale("log")
     _log_ticks(panel.xaxis, (0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 150), 4)
     panel.grid(axis="y", color=FAINT, linewidth=0.3)
 
 
-@figure("choice-courses", "with_choices")
 def draw_choice_courses(study: Study) -> Drawn:
     """Stable rank throughout training, by changes from a base."""
     choices = choices_of(study)
     labels = choices[0].runs[0].clock, "stable rank"
-    picture, panels = scaffold.grid(len(choices), (0.8, 1.35), labels, 4, sharex=True, sharey=True)
+    picture, panels = style.grid(len(choices), (0.8, 1.35), labels, 4, sharex=True, sharey=True)
     rows: Rows = []
     for choice, panel in zip(choices, panels, strict=True):
         for (number, run), name in product(enumerate(choice.runs), choices[0].runs[0].products):
             moments, values = run.at(run.finite_steps), run.ranks[name].mean(axis=(1, 2))
             rows += rows_of((choice.label, run.name, run.seed, name), run.finite_steps, moments, values)
             look: Any = {"linewidth": 0.5} if number else {"linewidth": 1.0, "label": CHANGES[name]}
-            panel.plot(moments, values, color=LOOKS[name][0], linestyle=LOOKS[name][1], **look)
+            panel.plot(moments, values, color=style.LOOKS[name][0], linestyle=style.LOOKS[name][1], **look)
         panel.set_title(fill(plain(choice.label), 24), fontsize=7)
     panels[0].set(yscale="log", xlim=(0, None))
     _log_ticks(panels[0].yaxis, (1, 2, 5, 10, 20, 50, 100))
-    scaffold.legend_below(picture, panels[0])
+    style.legend_below(picture, panels[0])
     seeds = "; thin: further seeds" if any(len(choice.runs) > 1 for choice in choices) else ""
     picture.suptitle(f"{plain(study.title)}: changes from the base, mean over all heads{seeds}")
     return Drawn(picture, ("choice", "run", "seed", "quantity", "step", "epoch", "value"), rows)

@@ -9,49 +9,46 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from rankrise.runs import NotRecorded, Study, TrackedRun
-from rankrise.show.figures import scaffold, style
-from rankrise.show.figures.scaffold import CHANGES, Drawn, Rows, figure, mean_and_std, rows_of
-from rankrise.show.figures.style import DASHES, LOOKS, plain
+from rankrise.show.figures import style
+from rankrise.show.figures.style import CHANGES, DASHES, LOOKS, Drawn, Rows, mean_and_std, plain, rows_of
 from rankrise.show.tracked_words import STABLE, rank_kinds
 
 HEADER = ("data", "scale", "seed", "product", "layer", "step", "epoch", "mean_over_heads", "std_over_heads")
 MOST_MATRIX_PANELS = 9
 
 
-@figure("stable-rank", "studies", {"cifar10": "12", "cifar100": "14", "imagenet": "16"})
-def draw_stable_rank(study: Study) -> Drawn:
+def draw_ranks(study: Study) -> Drawn:
     """Stable rank of the change throughout training."""
     run = study.main[0]
-    picture, panels = scaffold.layer_panels(run, "stable rank")
+    picture, panels = style.layer_panels(run, "stable rank")
     for layer, panel in panels.items():
         _draw_layer(panel, study, layer)
     panels[0].set_ylim(bottom=0)
-    scaffold.legend_below(picture, panels[0], 2)
+    style.legend_below(picture, panels[0], 2)
     heading = f"{plain(study.main_label)}: stable rank of the change, mean and std over heads"
     picture.suptitle(f"{heading}{_notes([study])}")
     return Drawn(picture, HEADER, _stable_rank_rows(study))
 
 
-@figure("later-4", "side_by_side")
 def draw_side_by_side(studies: Sequence[Study]) -> Drawn:
     """Stable rank throughout training, side by side (Figure 4 of the paper's later version)."""
     picture = style.new_figure(4.2)
     panels = picture.subplots(2, len(studies), sharey="row", squeeze=False)
     for upper, lower, study in zip(*panels, studies, strict=True):
-        run = scaffold.measured(study.main[0])
+        run = style.measured(study.main[0])
         layer = len(run.layers) // 2
         _draw_layer(upper, study, layer)
-        title = f"{plain(study.main_label)}\n{scaffold.layer_title(run, layer)}"
+        title = f"{plain(study.main_label)}\n{style.layer_title(run, layer)}"
         upper.set(title=title, xlabel=run.clock)
         for offset, name, marker in zip((-0.12, 0.12), run.products, "os", strict=False):
             mean, std = mean_and_std(run.ranks[name][-1])
             look: Any = {"fmt": marker, "color": LOOKS[name][0], "markersize": 3, "capsize": 1.5}
             lower.errorbar(np.arange(1, len(mean) + 1) + offset, mean, std, elinewidth=0.8, **look)
-        ticks = [number + 1 for number in scaffold.shown_layers(run)]
+        ticks = [number + 1 for number in style.shown_layers(run)]
         lower.set(xlabel="layer", xticks=ticks, title=f"at the end, seed {run.seed}")
     for line in panels:
         line[0].set(ylim=(0, None), ylabel="stable rank")
-    scaffold.legend_below(picture, panels[0, 0], 2)
+    style.legend_below(picture, panels[0, 0], 2)
     heading = "Stable rank of the change throughout training, mean and std over heads"
     picture.suptitle(f"{heading}{_notes(studies)}")
     return Drawn(picture, HEADER, [row for study in studies for row in _stable_rank_rows(study)])
@@ -69,8 +66,8 @@ def _draw_layer(panel: Axes, study: Study, layer: int) -> None:
             panel.plot(moments, mean, color=colour, linestyle=line, **look)
             if one is run:
                 panel.fill_between(moments, mean - std, mean + std, color=colour, alpha=0.2, linewidth=0)
-    scaffold.mark_found_stages(panel, run)
-    scaffold.shade_noise(panel, run, [run.below_noise(name)[:, layer] for name in run.products])
+    style.mark_found_stages(panel, run)
+    style.shade_noise(panel, run, [run.below_noise(name)[:, layer] for name in run.products])
     panel.set_xlim(0, max(float(one.at(one.last_finite_step)) for one in (run, *others)))
 
 
@@ -80,7 +77,7 @@ def _further_seeds(study: Study) -> list[TrackedRun]:
 
 def _notes(studies: Sequence[Study]) -> str:
     seeds = "; thin: further seeds" if any(map(_further_seeds, studies)) else ""
-    return f"{seeds}{scaffold.marks_note(*(study.main[0] for study in studies))}"
+    return f"{seeds}{style.marks_note(*(study.main[0] for study in studies))}"
 
 
 def _stable_rank_rows(study: Study) -> Rows:
@@ -89,16 +86,15 @@ def _stable_rank_rows(study: Study) -> Rows:
         means, stds = mean_and_std(run.ranks[name])
         for layer in range(means.shape[1]):
             where = (study.label, run.scale, run.seed, name, layer + 1)
-            moments = run.finite_steps, scaffold.epochs_of(run)
+            moments = run.finite_steps, style.epochs_of(run)
             rows += rows_of(where, *moments, means[:, layer], stds[:, layer])
     return rows
 
 
-@figure("energy-rank", "studies")
 def draw_energy_rank(study: Study) -> Drawn:
     """Directions that hold 90, 95 and 99 % of the change's energy, and entropy rank, throughout training."""
     run = study.main[0]
-    picture, panels = scaffold.layer_panels(run, "directions")
+    picture, panels = style.layer_panels(run, "directions")
     ranks = {name: rank_kinds(run, name) for name in run.products}
     if any(len(of_kind) == 1 for of_kind in ranks.values()):
         raise NotRecorded(f"{run.folder} was recorded without energy ranks: track the run again for them.")
@@ -116,10 +112,10 @@ def draw_energy_rank(study: Study) -> Drawn:
         means, stds = mean_and_std(ranks[name][kind][run.finite])
         for number, about in enumerate(run.layers):
             where = (study.label, run.name, name, number + 1, about["name"])
-            columns = scaffold.epochs_of(run), [kind] * len(means), means[:, number], stds[:, number]
+            columns = style.epochs_of(run), [kind] * len(means), means[:, number], stds[:, number]
             rows += rows_of(where, run.finite_steps, *columns)
     panels[0].set_ylim(bottom=0)
-    scaffold.legend_below(picture, panels[0], len(lines))
+    style.legend_below(picture, panels[0], len(lines))
     picture.suptitle(
         f"{plain(study.main_label)}: directions that hold 90, 95 and 99 % of the change's energy,\n"
         "and its entropy rank; mean over heads (at most twice the head size)"
@@ -128,7 +124,6 @@ def draw_energy_rank(study: Study) -> Drawn:
     return Drawn(picture, (*header, "mean_over_heads", "std_over_heads"), rows)
 
 
-@figure("scales", "studies", {"cifar10": "4"})
 def draw_rank_by_scale(study: Study) -> Drawn:
     """Stable rank of the change after training against the initialisation scale."""
     scales = study.scales
@@ -138,7 +133,7 @@ def draw_rank_by_scale(study: Study) -> Drawn:
         )
     first = next(iter(scales.values()))[0]
     colours, lines = (style.BLUE, style.VERMILION, style.GREEN), (style.STYLES[at] for at in (5, 3, 0))
-    looks = list(zip(scaffold.three_layers(first), colours, "os^", lines, strict=False))
+    looks = list(zip(style.three_layers(first), colours, "os^", lines, strict=False))
     picture = style.new_figure(2.9)
     panels = picture.subplots(1, len(first.products), sharey=True, squeeze=False)[0]
     rows: Rows = []
@@ -153,7 +148,7 @@ def draw_rank_by_scale(study: Study) -> Drawn:
             means, stds = np.stack(ends)[:, layer].T
             look: Any = {"color": colour, "marker": marker, "linestyle": line, "markersize": 4}
             apart = [scale * 1.03 ** (place - 1) for scale in scales]
-            label = scaffold.layer_title(first, layer)
+            label = style.layer_title(first, layer)
             panel.errorbar(apart, means, stds, elinewidth=0.8, capsize=2, label=label, **look)
         panel.set(xscale="log", title=CHANGES[name], xlabel="initialisation scale (1: default)")
         panel.set_xticks(list(scales), [f"{scale:g}" for scale in scales])
@@ -165,14 +160,13 @@ def draw_rank_by_scale(study: Study) -> Drawn:
     return Drawn(picture, header, rows)
 
 
-@figure("matrices", "with_matrices")
 def draw_matrices(study: Study) -> Drawn:
     """Ranks of the change of other weight matrices throughout training."""
-    run = scaffold.measured(study.main[0])
+    run = style.measured(study.main[0])
     ranks = {name: rank_kinds(run, name) for name in run.matrices}
     kinds = matrix_kinds(run.matrices)
     count = min(len(kinds), MOST_MATRIX_PANELS)
-    picture, panels = scaffold.grid(count, (0.9, 1.7), (run.clock, "rank"), sharex=True)
+    picture, panels = style.grid(count, (0.9, 1.7), (run.clock, "rank"), sharex=True)
     moments = run.at(run.finite_steps)
     for panel, (kind, names) in zip(panels, kinds.items(), strict=False):
         for name, colour in zip(names, style.shades(len(names)), strict=True):
@@ -181,20 +175,20 @@ def draw_matrices(study: Study) -> Drawn:
                 curve = ranks[name]["95 % energy"][run.finite]
                 known = np.isfinite(curve)  # a large matrix has it at its full spectra only
                 panel.plot(moments[known], curve[known], color=colour, linestyle=DASHES, linewidth=0.8)
-        scaffold.shade_noise(panel, run, [run.below_noise(name)[:, None] for name in names])
+        style.shade_noise(panel, run, [run.below_noise(name)[:, None] for name in names])
         panel.set(title=plain(kind), ylim=(0, None), xlim=(0, float(moments[-1])))
     grey: Any = {"color": style.GREY}
     energy = "directions with 95 % of the energy"
-    scaffold.legend_of(picture, {"stable rank": grey, energy: grey | {"linestyle": DASHES}})
+    style.legend_of(picture, {"stable rank": grey, energy: grey | {"linestyle": DASHES}})
     left_out = f"; {len(kinds) - count} kinds more in the table" if len(kinds) > count else ""
     picture.suptitle(
         f"{plain(study.main_label)}: ranks of the change of other matrices, the later ones darker{left_out}"
-        f"{'' if run.products else scaffold.noise_note(run)}"
+        f"{'' if run.products else style.noise_note(run)}"
     )
     rows: Rows = []
     for name, of_kind in ranks.items():
         for kind, curve in of_kind.items():
-            columns = scaffold.epochs_of(run), [kind] * len(moments), curve[run.finite]
+            columns = style.epochs_of(run), [kind] * len(moments), curve[run.finite]
             rows += rows_of((study.label, run.name, name), run.finite_steps, *columns)
     return Drawn(picture, ("data", "run", "matrix", "step", "epoch", "rank", "value"), rows)
 

@@ -8,22 +8,20 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from rankrise.runs import NotRecorded, Study, TrackedRun
-from rankrise.show.figures import scaffold, style
-from rankrise.show.figures.scaffold import PRODUCTS, Drawn, Rows, figure, head_number, layer_title, rows_of
-from rankrise.show.figures.style import BLUE, DASHES, VERMILION, new_figure, plain
+from rankrise.show.figures import style
+from rankrise.show.figures.style import PRODUCTS, Drawn, Rows, head_number, layer_title, plain, rows_of
 from rankrise.show.tracked_words import moment
 
 INDEX = "singular value $i$"
 HEADER = ("data", "product", "layer", "heads", "step", "index")  # step 0: the initial product
 MOST_SCALES = 4
-INITIAL: Any = {"color": VERMILION, "linestyle": DASHES, "linewidth": 1.3}
-CHANGE: Any = {"color": BLUE, "linestyle": "-", "linewidth": 1.3}
+INITIAL: Any = {"color": style.VERMILION, "linestyle": style.DASHES, "linewidth": 1.3}
+CHANGE: Any = {"color": style.BLUE, "linestyle": "-", "linewidth": 1.3}
 
 
-@figure("one-head", "cifar10_and_imagenet", {"": "1"})
 def draw_one_head(studies: Sequence[Study]) -> Drawn:
     """Normalised spectra of a head, at initialisation and of its change."""
-    picture = new_figure(0.6 + 2.2 * len(studies))
+    picture = style.new_figure(0.6 + 2.2 * len(studies))
     panels = picture.subplots(len(studies), 2, sharey=True, squeeze=False)
     rows: Rows = []
     for line, study in zip(panels, studies, strict=True):
@@ -32,7 +30,7 @@ def draw_one_head(studies: Sequence[Study]) -> Drawn:
         for panel in line[len(run.products) :]:
             panel.set_axis_off()
         for panel, name in zip(line, run.products, strict=False):
-            head = scaffold.middle_head(run, name, layer)
+            head = style.middle_head(run, name, layer)
             number = head_number(run, layer, head)
             curves = [values[layer][head] for values in _normalised_spectra(run, name, steps)]
             where = (study.label, name, layer + 1, number)
@@ -48,30 +46,32 @@ def draw_one_head(studies: Sequence[Study]) -> Drawn:
     return Drawn(picture, (*HEADER, "normalised_singular_value"), rows)
 
 
-@figure("spectra", "studies", {"cifar10": "11", "cifar100": "13", "imagenet": "15"})
-def draw_normalised_spectra(study: Study) -> Drawn:
+def draw_spectra(study: Study) -> Drawn:
     """Normalised spectra of the initial products and of their change at several epochs."""
     run = study.main[0]
-    steps, layers = spread_steps(run), scaffold.shown_layers(run)
-    columns = scaffold.columns_for(len(layers))
+    steps, layers = spread_steps(run), style.shown_layers(run)
+    columns = style.columns_for(len(layers))
     lines = -(-len(layers) // columns)
-    picture = new_figure(0.9 + 1.5 * lines * len(run.products))
+    picture = style.new_figure(0.9 + 1.5 * lines * len(run.products))
     panels = picture.subplots(lines * len(run.products), columns, sharex=True, sharey=True, squeeze=False)
     rows: Rows = []
     for place, name in enumerate(run.products):
         part = panels[place * lines : (place + 1) * lines]
-        shown = scaffold.tidy(part, len(layers), INDEX, f"{PRODUCTS[name]}\n$\\sigma_i / \\sigma_1$")
+        shown = style.tidy(part, len(layers), INDEX, f"{PRODUCTS[name]}\n$\\sigma_i / \\sigma_1$")
         spectra = _normalised_spectra(run, name, steps)
         for panel, layer in zip(shown, layers, strict=True):
             heads = [values[layer] for values in spectra]
             where = (study.label, name, layer + 1, f"all {len(heads[0])}")
             extremes = [(values.min(0), values.max(0)) for values in heads]
             rows += _draw_spectra(panel, run, steps, [values.mean(0) for values in heads], where, extremes)
-            for (least, most), colour in ((extremes[0], VERMILION), (extremes[-1], _greens(len(steps))[-1])):
+            for (least, most), colour in (
+                (extremes[0], style.VERMILION),
+                (extremes[-1], _greens(len(steps))[-1]),
+            ):
                 index = np.arange(1, len(least) + 1)
                 panel.fill_between(index, least, most, color=colour, alpha=0.15, linewidth=0)
             panel.set_title(layer_title(run, layer))
-    scaffold.legend_below(picture, panels[0, 0])
+    style.legend_below(picture, panels[0, 0])
     picture.suptitle(
         f"{plain(study.main_label)}: normalised spectra, mean over heads (shaded: from least to largest)"
     )
@@ -100,7 +100,6 @@ def _draw_spectra(
     return rows
 
 
-@figure("singular-values", "studies", {"cifar10": "2"})
 def draw_singular_values(study: Study) -> Drawn:
     """Singular values of the change of a head in layer 2 throughout training."""
     runs, scales = [study.main[0]], list(study.scales)
@@ -108,11 +107,11 @@ def draw_singular_values(study: Study) -> Drawn:
         kept = np.linspace(0, len(scales) - 1, min(MOST_SCALES, len(scales))).round().astype(int)
         runs = [study.scales[scales[place]][0] for place in np.unique(kept)]
     first, layer = runs[0], _second_layer(runs[0])
-    picture = new_figure(0.7 + 1.9 * len(first.products))
+    picture = style.new_figure(0.7 + 1.9 * len(first.products))
     panels = picture.subplots(len(first.products), len(runs), sharex="col", sharey="row", squeeze=False)
     rows: Rows = []
     for line, name in zip(panels, first.products, strict=True):
-        head = scaffold.middle_head(first, name, layer)
+        head = style.middle_head(first, name, layer)
         for panel, run in zip(line, runs, strict=True):
             curves = _value_curves(run, name, layer, head)
             places = np.log(np.arange(1, len(curves) + 1))
@@ -123,11 +122,11 @@ def draw_singular_values(study: Study) -> Drawn:
                 rows += rows_of((*where, head_number(run, layer, head), index), steps, values)
             for (steps, values), colour in reversed(list(zip(curves, colours, strict=True))):
                 panel.plot(run.at(steps), values, color=colour, linewidth=0.8)
-            scaffold.mark_found_stages(panel, run)
+            style.mark_found_stages(panel, run)
             below = [run.below_noise(one)[:, layer, head, None] for one in run.products]
-            scaffold.shade_noise(panel, run, below)
+            style.shade_noise(panel, run, below)
             panel.set_xlim(0, float(run.at(run.finite_spectra_steps[-1])))
-        label = f"singular values of\n{scaffold.CHANGES[name]}, head {head_number(first, layer, head)}"
+        label = f"singular values of\n{style.CHANGES[name]}, head {head_number(first, layer, head)}"
         line[0].set(ylim=(0, None), ylabel=label)
     for upper, lower, run in zip(panels[0], panels[-1], runs, strict=True):
         upper.set_title(f"scale {run.scale:g}" if "initialisation_scale" in run.recipe else "")
@@ -135,7 +134,7 @@ def draw_singular_values(study: Study) -> Drawn:
     seeds = f", seed {first.seed}" if len({one.seed for one in study.members}) > 1 else ""
     picture.suptitle(
         f"{plain(study.title)}: every singular value of the change of a head in {layer_title(first, layer)}"
-        f"{seeds}{scaffold.marks_note(*runs)}\n"
+        f"{seeds}{style.marks_note(*runs)}\n"
         f"beyond the first {first.info['settings']['top']}: straight lines between "
         f"{len(first.finite_spectra_steps)} full spectra"
     )
@@ -155,18 +154,17 @@ def _value_curves(run: TrackedRun, name: str, layer: int, head: int) -> list[tup
     return curves
 
 
-@figure("final-spectra", "studies", {"cifar10": "5"})
 def draw_final_spectra(study: Study) -> Drawn:
     """Spectrum of the change, at its last full one, against the initial one."""
     run = study.main[0]
-    last, layers = spread_steps(run)[-1], scaffold.three_layers(run)
-    picture = new_figure(0.9 + 1.8 * len(run.products))
+    last, layers = spread_steps(run)[-1], style.three_layers(run)
+    picture = style.new_figure(0.9 + 1.8 * len(run.products))
     panels = picture.subplots(len(run.products), len(layers), sharex=True, sharey="row", squeeze=False)
     rows: Rows = []
     for line, name in zip(panels, run.products, strict=True):
         spectra = {"initial": run.spectrum(name, None), "change": run.spectrum(name, last)}
         for panel, layer in zip(line, layers, strict=True):
-            head = scaffold.middle_head(run, name, layer)
+            head = style.middle_head(run, name, layer)
             for (kind, spectrum), look in zip(spectra.items(), (INITIAL, CHANGE), strict=True):
                 values = np.asarray(spectrum[layer], dtype=float)
                 index = np.arange(1, values.shape[1] + 1)
@@ -182,7 +180,7 @@ def draw_final_spectra(study: Study) -> Drawn:
     for panel in panels[-1]:
         panel.set_xlabel(INDEX)
     first = "initial product" if run.since is None else "product at first"
-    scaffold.legend_of(picture, {first: INITIAL, f"its change at {moment(run, last)}": CHANGE})
+    style.legend_of(picture, {first: INITIAL, f"its change at {moment(run, last)}": CHANGE})
     picture.suptitle(
         f"{plain(study.main_label)}: the change at {moment(run, last)} against the {first}\n"
         "thin: other heads; values below a thousandth of the axis's upper end are cut off"

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -13,8 +12,7 @@ from rankrise.recipes.toy_settings import log10_of
 from rankrise.runs import NotRecorded, PerturbedCurve, ToyRun
 from rankrise.runs.toy import pieces_of
 from rankrise.show.figures import style
-from rankrise.show.figures.scaffold import Drawn, Rows, figure, grid, legend_of, rows_of
-from rankrise.show.figures.style import BLUE, DASHES, FAINT, INK, STYLES, new_figure, sequence, shades
+from rankrise.show.figures.style import BLUE, DASHES, INK, Drawn, Rows, new_figure, rows_of, sequence, shades
 
 NAMES = {"KQ": r"$\mathrm{diag}(w_K)\,\mathrm{diag}(w_Q)$", "VO": r"$\mathrm{diag}(w_V)\,\mathrm{diag}(w_O)$"}
 RESCALED = r"rescaled time $t\,/\,\log(1/\alpha)$"
@@ -28,7 +26,6 @@ Curve = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Times (n,), coordinates (n, p) and losses (n,)."""
 
 
-@figure("diagonal-and-full", "toy", {"": "3"})
 def draw_diagonal_and_full(run: ToyRun) -> Drawn:
     """Diagonal and full weights trained by gradient descent."""
     seed, alpha = _seed(run), _descent_alpha(run)
@@ -76,12 +73,11 @@ def draw_diagonal_and_full(run: ToyRun) -> Drawn:
     return Drawn(picture, ("weights", "rescaled_time", "loss", *labels, *names), rows)
 
 
-@figure("loss", "toy", {"": "6"})
 def draw_loss(run: ToyRun) -> Drawn:
     """Loss against rescaled time for each initialisation scale."""
     curves = _flows_and_staircase(run)
     alphas = run.settings.alphas
-    lines = [STYLES[-1 - (len(alphas) - 1 - number) % len(STYLES)] for number in range(len(alphas))]
+    lines = [style.STYLES[-1 - number % len(style.STYLES)] for number in reversed(range(len(alphas)))]
     picture = new_figure(3.0)
     panels = picture.subplots(1, 2)
     for panel, scale in zip(panels, ("linear", "log"), strict=True):
@@ -100,13 +96,13 @@ def draw_loss(run: ToyRun) -> Drawn:
     return Drawn(picture, ("alpha", "rescaled_time", "loss"), rows)
 
 
-def _draw_entries(run: ToyRun, kind: str) -> Drawn:
+def draw_entries(run: ToyRun, kind: str) -> Drawn:
     """Every entry in the exact flow under Algorithm 1's staircase, a panel per scale."""
     alphas, chosen = run.settings.alphas, _coordinates(run, kind)
     curves = _flows_and_staircase(run)
     times, points, _ = curves[ALGORITHM]
     heights, columns = (0.8, 1.8 if len(chosen) <= 20 else 2.4), min(3, len(alphas))
-    picture, panels = grid(len(alphas), heights, (RESCALED, "entry"), columns, sharex=True, sharey=True)
+    picture, panels = style.grid(len(alphas), heights, (RESCALED, "entry"), columns, sharex=True, sharey=True)
     for panel, alpha in zip(panels, alphas, strict=True):
         _plot_entries(panel, curves[alpha][0], curves[alpha][1][:, chosen])
         _plot_staircase(panel, times, points[:, chosen])
@@ -117,7 +113,7 @@ def _draw_entries(run: ToyRun, kind: str) -> Drawn:
         "flow, dark to light in Algorithm 1's order": {"color": sequence()(0.4)},
         ALGORITHM: {"color": INK, "linewidth": 0.5, "linestyle": DASHES},
     }
-    legend_of(picture, looks)
+    style.legend_of(picture, looks)
     labels = run.labels(_seed(run))
     rows: Rows = []
     for name, (moments, values, _) in curves.items():
@@ -125,7 +121,7 @@ def _draw_entries(run: ToyRun, kind: str) -> Drawn:
     return Drawn(picture, ("alpha", "rescaled_time", *(labels[c] for c in chosen)), rows)
 
 
-def _draw_perturbations(run: ToyRun, kind: str) -> Drawn:
+def draw_perturbations(run: ToyRun, kind: str) -> Drawn:
     """Up to five perturbations, entry by entry, and how far all are from the original."""
     settings = run.settings
     std, when = settings.strict_minima_std, "at random times"
@@ -161,7 +157,7 @@ def _draw_perturbations(run: ToyRun, kind: str) -> Drawn:
     crowded = bool(curves) and curves[0].original.shape[1] > MOST_MOVED
     noisy = f"with noise{f', the {MOST_MOVED} entries it moved most' if crowded else ''}"
     without = {"color": INK, "linewidth": 0.7, "linestyle": DASHES}
-    legend_of(picture, {noisy: {"color": sequence()(0.4), "linewidth": 1.1}, "without": without})
+    style.legend_of(picture, {noisy: {"color": sequence()(0.4), "linewidth": 1.1}, "without": without})
     header = ("experiment", "start", "rescaled_time_since", "curve", "largest_distance")
     return Drawn(picture, (*header, *run.labels(_seed(run))), rows)
 
@@ -173,7 +169,7 @@ def _draw_perturbation(panel: Axes, curve: PerturbedCurve, run: ToyRun) -> None:
     visible = curve.original.abs().amax(0).maximum(curve.perturbed.abs().amax(0)) > VISIBLE
     most = [number for number in moved.argsort(descending=True).tolist() if visible[number]][:MOST_MOVED]
     others = [number for number in visible.nonzero()[:, 0].tolist() if number not in most]
-    panel.plot(moments, curve.perturbed[:, others], color=FAINT, linewidth=0.4, zorder=1)
+    panel.plot(moments, curve.perturbed[:, others], color=style.FAINT, linewidth=0.4, zorder=1)
     for coordinate, colour in zip(most, shades(len(most))[::-1], strict=True):
         panel.plot(moments, curve.perturbed[:, coordinate], color=colour, linewidth=1.1)
     panel.plot(moments, curve.original[:, most], color=INK, linewidth=0.7, linestyle=DASHES)
@@ -185,12 +181,6 @@ def _draw_perturbation(panel: Axes, curve: PerturbedCurve, run: ToyRun) -> None:
     ticks = [0.0, *(10.0**power for power in range(-3, 1) if 10.0**power <= moments[-1])]
     panel.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     panel.set_title(f"from {curve.start:.3f}, {int((curve.original[0].abs() > VISIBLE).sum())} active")
-
-
-figure("entries-kq", "toy", {"": "7"})(partial(_draw_entries, kind="KQ"))
-figure("entries-vo", "toy", {"": "8"})(partial(_draw_entries, kind="VO"))
-figure("strict-minima", "toy", {"": "9"})(partial(_draw_perturbations, kind="strict-minima"))
-figure("noise-robustness", "toy", {"": "10"})(partial(_draw_perturbations, kind="noise-robustness"))
 
 
 def _seed(run: ToyRun) -> int:

@@ -8,9 +8,8 @@ from matplotlib.ticker import MaxNLocator
 
 from rankrise.recipes.train_settings import science_of
 from rankrise.runs import NotRecorded, Study, TrackedRun, found_stages
-from rankrise.show.figures import scaffold
-from rankrise.show.figures.scaffold import CHANGES, Drawn, Rows, figure, recorded, rows_of
-from rankrise.show.figures.style import INK, STYLES, mark_stages, new_figure, plain, sequence, shades
+from rankrise.show.figures import style
+from rankrise.show.figures.style import CHANGES, STYLES, Drawn, Rows, plain, recorded, rows_of, shades
 
 METRICS = {
     "loss": "training loss",
@@ -23,7 +22,6 @@ WINDOWS = 200  # a curve of more points is drawn as medians over windows; the da
 VARIED = ("initialisation_scale", "batch_size", "seed", "epochs", "warm_up_epochs")
 
 
-@figure("training", "studies")
 def draw_course(study: Study) -> Drawn:
     """What was recorded of training."""
     runs = sorted(study.members, key=lambda run: (-run.scale, run.seed))
@@ -32,7 +30,7 @@ def draw_course(study: Study) -> Drawn:
     shown = [name for name in titles if any(len(recorded(run, name)[0]) for run in runs)]
     if not shown:
         raise NotRecorded(f"{study.label} has no record of loss or metrics.")
-    picture, panels = scaffold.grid(len(shown), (0.4, 2.1), ("", ""), 2 if len(shown) == 4 else 0)
+    picture, panels = style.grid(len(shown), (0.4, 2.1), ("", ""), 2 if len(shown) == 4 else 0)
     rows: Rows = []
     for panel, name in zip(panels, shown, strict=True):
         for number, (run, colour) in enumerate(zip(runs, shades(len(runs)), strict=True)):
@@ -48,9 +46,9 @@ def draw_course(study: Study) -> Drawn:
             panel.set_yscale("log")
         elif name == "learning_rate":
             panel.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3))
-        scaffold.mark_found_stages(panel, study.main[0])
+        style.mark_found_stages(panel, study.main[0])
     if len(runs) > 1:
-        scaffold.legend_below(picture, panels[0], min(3, len(runs)))
+        style.legend_below(picture, panels[0], min(3, len(runs)))
     stages = " (upright lines: stages)" if found_stages(study.main[0]) else ""
     picture.suptitle(f"{plain(study.title)}: the course of training{stages}")
     return Drawn(picture, ("run", "quantity", "step", "value"), rows)
@@ -71,7 +69,6 @@ class Condition(NamedTuple):
     batch_size: int
 
 
-@figure("stages-to-smooth", "with_several_runs")
 def draw_stages_to_smooth(study: Study) -> Drawn:
     """Stages found as the initialisation and the noise of small batches grow."""
     runs = _by_condition(study)
@@ -81,7 +78,7 @@ def draw_stages_to_smooth(study: Study) -> Drawn:
             f"{study.label} has no stage in any run, or no two initialisation scales or batch sizes."
         )
     columns = _from_most_stages(counts)
-    picture = new_figure(5.4)
+    picture = style.new_figure(5.4)
     gridded = picture.add_gridspec(3, len(columns), height_ratios=(1, 1, 1.25))
     rows: Rows = []
     for column, place in enumerate(columns):
@@ -139,17 +136,17 @@ def _draw_condition(loss: Axes, values: Axes, run: TrackedRun, place: Condition)
     """The loss, and the leading singular values of the first product in layer 1, one colour per head."""
     product = run.products[0]
     steps, losses = recorded(run, "loss")
-    loss.plot(steps, losses, color=INK, linewidth=0.7)
+    loss.plot(steps, losses, color=style.INK, linewidth=0.7)
     rows = rows_of((*place, run.seed, "loss"), steps, losses)
     top = run.top(product)[run.finite, 0][..., :4]
-    for head, colour in enumerate(sequence()(np.linspace(0, 0.8, top.shape[1]))):
+    for head, colour in enumerate(style.sequence()(np.linspace(0, 0.8, top.shape[1]))):
         for index, curve in enumerate(top[:, head].T, start=1):
             values.plot(run.finite_steps, curve, color=colour, linewidth=0.8)
             name = f"{product} head {head + 1} singular value {index}"
             rows += rows_of((*place, run.seed, name), run.finite_steps, curve)
     for panel in (loss, values):
         panel.set(xlim=(0, run.last_finite_step), ylim=(0, None))
-        mark_stages(panel, [stage.step for stage in found_stages(run)])
+        style.mark_stages(panel, [stage.step for stage in found_stages(run)])
     return rows
 
 

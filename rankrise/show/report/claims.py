@@ -6,7 +6,7 @@ from html import escape
 from itertools import groupby
 
 from rankrise.claims import INTERVALS, Claim
-from rankrise.show.report.html import paragraph
+from rankrise.show.report.pieces import paragraph
 from rankrise.show.verdicts import number_of, runs_left_out
 
 VERDICTS = {"holds": "holds", "does not hold": "fails", "not decided": "open", "not judged": "open"}

@@ -12,8 +12,7 @@ from rankrise import predict
 from rankrise.recipes.toy_settings import log10_of
 from rankrise.runs import Descent, PerturbedCurve, ToyRun
 from rankrise.runs.toy import ACTIVE, Piece
-from rankrise.show.report.arrays import curve
-from rankrise.show.report.html import many, paragraph
+from rankrise.show.report.pieces import curve, many, paragraph
 
 NAME, LINK, HEADING = "toy", "The toy", "Stages of learning"
 SCRIPTS = ("run.js", "stages.js", "experiments.js", "main.js")

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from rankrise.runs import Study, TrackedRun, found_stages, studies
-from rankrise.show.report.arrays import packed
-from rankrise.show.report.html import many, paragraph
+from rankrise.show.report.pieces import many, packed, paragraph
 from rankrise.show.tracked_words import layer_titles, length, rank_kinds
 
 NAME, LINK, HEADING = "tracked", "Transformers", "Rank of what was learned"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from rankrise.show.report.arrays import TOLERANCE, curve, kept_points
+from rankrise.show.report.pieces import TOLERANCE, curve, kept_points
 
 
 def unpacked(carried: dict[str, Any]) -> np.ndarray:

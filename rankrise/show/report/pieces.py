@@ -1,4 +1,4 @@
-"""Arrays as the page carries them, and curves with only the points that a straight line would miss."""
+"""Pieces of a page: paragraphs, packed arrays, and curves with only the points that a line would miss."""
 
 import base64
 from typing import Any
@@ -52,3 +52,13 @@ def kept_points(times: np.ndarray, values: np.ndarray, tolerance: float) -> np.n
             keep.add(farthest)
             pending += [(first, farthest), (farthest, last)]
     return np.array(sorted(keep))
+
+
+def paragraph(text: str, style: str = "") -> str:
+    """A paragraph of HTML."""
+    return f'<p class="{style}">{text}</p>' if style else f"<p>{text}</p>"
+
+
+def many(count: int, thing: str) -> str:
+    """A count with its noun: "6 000 steps"."""
+    return f"{count} {thing}" if count == 1 else f"{count:,} {thing}s".replace(",", "\u202f")
