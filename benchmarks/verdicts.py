@@ -11,11 +11,9 @@ from matplotlib.colors import to_rgb
 from matplotlib.patches import Patch, Rectangle
 
 from rankrise.claims import Claim, check_claims
-from rankrise.claims.heads import growth
-from rankrise.claims.statistics import means
+from rankrise.claims.heads import growth, means
 from rankrise.runs import choices_of, open, studies
-from rankrise.show.figures.scaffold import Drawn
-from rankrise.show.figures.style import new_figure, paper_style
+from rankrise.show.figures.style import Drawn, new_figure, paper_style
 from rankrise.show.pictures import save_with_data
 
 ROOT = Path(__file__).parents[1]

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from rankrise.claims import toy, tracked
 from rankrise.claims.claim import INTERVALS, Claim, Measure, Statement, Verdict
-from rankrise.claims.heads import Effect, effects, learned
-from rankrise.claims.statistics import Estimate
+from rankrise.claims.heads import Effect, Estimate, effects, learned
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import write_json
 from rankrise.runs import Run, ToyRun

@@ -4,29 +4,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
-from rankrise.claims.statistics import Estimate, Layers, extreme
+from rankrise.claims.heads import OWN, Estimate, How, Layers, extreme
 from rankrise.runs import NotRecorded, Run
 
 Verdict = Literal["holds", "does not hold", "not decided", "not judged"]
 
 INTERVALS = "the interval that holds 90 % of what other draws of heads, and of several seeds, would give"
 """Explanation of `Measure.interval` for tables."""
-
-
-@dataclass(frozen=True)
-class How:
-    """The choices behind a number, on four axes; each field left empty means the claim's own choice."""
-
-    rank: str = ""
-    aggregate: str = ""
-    """How layers or perturbations become one number: "mean", "worst" or "median"."""
-    threshold: tuple[float, ...] = ()
-    """For the first numbers of a claim; the others keep their own."""
-    window: str = ""
-    """Which part of training counts."""
-
-
-OWN = How()
 
 
 @dataclass(frozen=True)

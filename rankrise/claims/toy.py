@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from rankrise import predict
-from rankrise.claims.claim import How, Number, Statement
+from rankrise.claims.claim import Number, Statement
+from rankrise.claims.heads import How
 from rankrise.recipes.toy_settings import log10_of
 from rankrise.runs import FullWeights as Curve
 from rankrise.runs import NotRecorded, PerturbedCurve, Run, ToyRun

@@ -5,20 +5,9 @@ from functools import partial
 
 import numpy as np
 
-from rankrise.claims.claim import How, Number, Statement
-from rankrise.claims.heads import (
-    ENERGY,
-    ENTROPY,
-    STEP_1,
-    at_the_end,
-    growth,
-    heads_of,
-    ranks_of,
-    require_end,
-    shared_layers,
-    trends,
-)
-from rankrise.claims.statistics import Estimate, Heads, Layers, extreme, in_order, mapped, means
+from rankrise.claims import heads
+from rankrise.claims.claim import Number, Statement
+from rankrise.claims.heads import Estimate, Heads, How, Layers, at_the_end, mapped, means, shared_layers
 from rankrise.runs import NotRecorded, Run, Study, TrackedRun, studies
 
 SMALLEST_HEAD = 20
@@ -32,17 +21,17 @@ BY_CHANCE = "half of them would by chance; three of four is half-way to all. Pai
 STEADY = "1 where it only rises, 0 without a trend; up to 40 measurements, on a log clock"
 FASTER = "much faster is at least twice as fast; large is above 0.1 of the largest value"
 
-OTHER_RANKS = {rank: How(rank=rank) for rank in (ENTROPY, ENERGY)}
+OTHER_RANKS = {rank: How(rank=rank) for rank in (heads.ENTROPY, heads.ENERGY)}
 WORST_LAYER = {"the worst layer": How(aggregate="worst")}
 MEAN_LAYER = {"the mean over layers": How(aggregate="mean")}
-FROM_STEP_1 = {STEP_1: How(window=STEP_1)}
+FROM_STEP_1 = {heads.STEP_1: How(window=heads.STEP_1)}
 BELOW_A_FIFTH = {"a threshold of 0.2": How(threshold=(0.2,))}
 AT_CHANCE = {"a threshold at chance level": How(threshold=(0.5,))}
 
 
-def shares(heads: Heads) -> Heads:
+def shares(values: Heads) -> Heads:
     """1 for heads whose value is above 0, and 0 for the others."""
-    return mapped(lambda values: (values > 0).astype(float), heads)
+    return mapped(lambda of_seed: (of_seed > 0).astype(float), values)
 
 
 def not_trained_for_it(runs: Sequence[TrackedRun]) -> str:
@@ -118,7 +107,7 @@ class FunctionalRank(OnStudy):
 
     def decide(self, product: str, how: How) -> list[Estimate | float | None]:
         """The smallest rank of every head's change that keeps enough of the gain, of the worst seed."""
-        worst = extreme(max, [first_enough(run, product, how) for run in self.runs])
+        worst = heads.extreme(max, [first_enough(run, product, how) for run in self.runs])
         return [worst.value if worst.low == worst.high else worst]
 
 
@@ -157,7 +146,7 @@ class RankGrows(OnStudy):
     )
 
     def layers(self, product: str, how: How) -> list[Layers]:
-        grown, trend = growth(self.runs, product, how), trends(self.runs, product, how)
+        grown, trend = heads.growth(self.runs, product, how), heads.trends(self.runs, product, how)
         return [*means(shares(grown)), *means(trend), *means(grown, logs=True)]
 
 
@@ -188,12 +177,12 @@ class SpectraDecay(OnStudy):
 
         def ratios(run: TrackedRun, size: Callable[[np.ndarray], np.ndarray]) -> list[np.ndarray]:
             steps = run.finite_spectra_steps
-            require_end(run, steps)
+            heads.require_end(run, steps)
             pairs = zip(run.spectrum(product), run.spectrum(product, int(steps[-1])), strict=True)
             return [np.where(after[:, 0] > 0, size(after) / size(before), np.nan) for before, after in pairs]
 
-        both = [heads_of(self.runs, partial(ratios, size=size), product) for size in (large, area)]
-        found = [one for heads in both for one in means(heads)]
+        both = [heads.heads_of(self.runs, partial(ratios, size=size), product) for size in (large, area)]
+        found = [*means(both[0]), *means(both[1])]
         return [*found, found[0]]
 
 
@@ -220,13 +209,13 @@ class Products(OnStudy):
             raise NotRecorded(f"only {', '.join(tracked)} was tracked: both products are needed.")
 
         def log_ratios(run: TrackedRun) -> list[np.ndarray]:
-            both = np.stack([ranks_of(run, product, how.rank)[1][-1] for product in ("VO", "KQ")])
+            both = np.stack([heads.ranks_of(run, product, how.rank)[1][-1] for product in ("VO", "KQ")])
             noise = np.stack([run.below_noise(product)[run.finite][-1] for product in ("VO", "KQ")])
             both = np.where(noise.any(axis=0), np.nan, both)
             logs = np.log(both, where=both > 0, out=np.full(both.shape, np.nan))
             return list(logs[0] - logs[1])
 
-        ratios = heads_of(self.runs, log_ratios, "KQ and VO")
+        ratios = heads.heads_of(self.runs, log_ratios, "KQ and VO")
         return [*means(shares(ratios)), *means(ratios, logs=True)]
 
 
@@ -252,8 +241,8 @@ class InitialisationScale(OnStudy):
         ends = shared_layers([at_the_end(runs, product, how.rank) for runs in self.study.scales.values()])
         logs = np.log(list(self.study.scales))
         weights = (logs - logs.mean()) / ((logs - logs.mean()) ** 2).sum()
-        ranks = [one.drawn for one in means(*(mapped(np.log, heads) for heads in ends))]
-        return [in_order(ends), Layers(tuple(ends[0]), np.tensordot(weights, np.stack(ranks), 1))]
+        ranks = [one.drawn for one in means(*(mapped(np.log, end) for end in ends))]
+        return [heads.in_order(ends), Layers(tuple(ends[0]), np.tensordot(weights, np.stack(ranks), 1))]
 
 
 class OnTwoDataSets(Statement):
@@ -289,7 +278,7 @@ class ImageNet(OnTwoDataSets):
     choices = FROM_STEP_1 | OTHER_RANKS
 
     def layers(self, product: str, how: How) -> list[Layers]:
-        large, small = means(*(growth(runs, product, how) for runs in (self.hard, self.easy)))
+        large, small = means(*(heads.growth(runs, product, how) for runs in (self.hard, self.easy)))
         ratio = large.drawn.mean(axis=0) - small.drawn.mean(axis=0)
         return [Layers((0,), ratio[None], logs=True)]  # the networks may have different numbers of layers
 
@@ -311,5 +300,5 @@ class DataSets(OnTwoDataSets):
         if len(alike) > 1:
             raise NotRecorded("the two data sets were trained with other layers, heads or epochs.")
         ends = shared_layers([at_the_end(runs, product, how.rank) for runs in (self.hard, self.easy)])
-        hard, easy = means(*(mapped(np.log, heads) for heads in ends))
-        return [in_order(ends), Layers(hard.numbers, hard.drawn - easy.drawn, logs=True)]
+        hard, easy = means(*(mapped(np.log, end) for end in ends))
+        return [heads.in_order(ends), Layers(hard.numbers, hard.drawn - easy.drawn, logs=True)]

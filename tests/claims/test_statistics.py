@@ -8,7 +8,7 @@ from scipy import stats
 
 from rankrise.claims import Estimate, Measure
 from rankrise.claims.claim import Number, verdict_of
-from rankrise.claims.statistics import in_order, means
+from rankrise.claims.heads import in_order, means
 
 
 def mean(*seeds: np.ndarray) -> Estimate:
