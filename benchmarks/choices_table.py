@@ -5,7 +5,7 @@ python benchmarks/choices_table.py results/vit-cifar10-choices
 
 import argparse
 
-from rankrise.claims import Estimate, effects, learned
+from rankrise.claims.heads import Estimate, effects, learned
 from rankrise.runs import choices_of, open, studies
 
 

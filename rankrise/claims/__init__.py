@@ -7,26 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rankrise.claims import toy, tracked
-from rankrise.claims.claim import INTERVALS, Claim, Measure, Statement, Verdict
-from rankrise.claims.heads import Effect, Estimate, effects, learned
+from rankrise.claims.claim import Claim, Statement
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import write_json
-from rankrise.runs import Run, ToyRun
-
-__all__ = [
-    "INTERVALS",
-    "STATEMENTS",
-    "Claim",
-    "Effect",
-    "Estimate",
-    "Measure",
-    "Verdict",
-    "check_claims",
-    "effects",
-    "has_claims",
-    "learned",
-    "write_claims",
-]
+from rankrise.runs import Run
 
 FORMAT = "rankrise-claims/5"
 STATEMENTS: tuple[type[Statement], ...] = (
@@ -35,11 +19,6 @@ STATEMENTS: tuple[type[Statement], ...] = (
     *(tracked.InitialisationScale, tracked.SpectraDecay, tracked.ImageNet, tracked.Products),
     tracked.DataSets,
 )
-
-
-def has_claims(run: Run) -> bool:
-    """Whether any claim can be about a run: a toy run, or a tracked one with heads."""
-    return isinstance(run, ToyRun) or bool(run.layers)
 
 
 def check_claims(

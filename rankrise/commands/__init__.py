@@ -7,13 +7,13 @@ the function, so that `rankrise --help` stays instant.
 import os
 import sys
 import textwrap
+import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 
 from rankrise import RankriseError, __version__
 from rankrise.commands.flags import Command, parsed, summary
-from rankrise.show.console import plain_warnings
 
 MODULES = {
     "theory": ("predict", "flow"),
@@ -36,7 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # GNU: a few microseconds, for idle machines
     try:
         if name in COMMANDS:
-            with plain_warnings():
+            with warnings.catch_warnings():  # one sentence each, without a line of code
+                warnings.showwarning = lambda message, *_, **__: print(f"Warning: {message}", file=sys.stderr)
                 command = command_of(name)
                 command(**parsed(name, command, words))
         elif name == "--version":

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from rankrise.foundations.files import to_json
-from rankrise.show.console import size
 from rankrise.show.progress import bar
 
 
@@ -100,9 +99,11 @@ def report(runs: list[str], *, out: Path | None = None, judge: bool = False, jso
     rows = []
     for page in write_pages(_open(runs), out or _place(runs, "report.html"), judge):
         path, names = page.path.resolve(), [run.name for run in page.runs]
-        rows.append({"page": path, "bytes": path.stat().st_size, "runs": names})
+        count = path.stat().st_size
+        rows.append({"page": path, "bytes": count, "runs": names})
+        size = f"{count / 1e3:.3g} kB" if count < 999_500 else f"{count / 1e6:.3g} MB"
         if not json:
-            print(f"Open {path} ({size(path.stat().st_size)}) in a browser. It shows {', '.join(names)}.")
+            print(f"Open {path} ({size}) in a browser. It shows {', '.join(names)}.")
     if json:
         print(to_json({"pages": rows}))
 

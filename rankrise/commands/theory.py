@@ -3,15 +3,12 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import to_json
 from rankrise.foundations.objective import Objective
 from rankrise.show.progress import bar
-
-if TYPE_CHECKING:
-    from rankrise.predict import Stages
 
 
 @dataclass(frozen=True)
@@ -124,7 +121,7 @@ def _network(settings: NetworkSettings) -> Any:
     return predict.diagonal_transformer(size, settings.layers, settings.heads, settings.tokens, **data)
 
 
-def _stages(network: Any, until: float) -> "Stages":
+def _stages(network: Any, until: float) -> Any:
     from rankrise.predict import greedy
 
     most = network.size if hasattr(network, "size") else sum(map(min, network.shapes))

@@ -15,7 +15,6 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import to_json
 from rankrise.recipes import toy_settings, train_settings
 from rankrise.recipes.files import about, choices_in, find, names, settings_in
-from rankrise.show.console import plain_table
 from rankrise.show.progress import Move, bar
 
 
@@ -173,6 +172,7 @@ def sweep(
     import torch
     from rich.console import Console
 
+    from rankrise.show.console import plain_table
     from rankrise.train import sweep as library
     from rankrise.train._task import task_of
     from rankrise.train._workers import Processes, dask_executor, slurm_executor

@@ -11,7 +11,6 @@ from rich.table import Table
 from rich.text import Text
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.show.console import duration
 from rankrise.show.tracked_words import short_names
 from rankrise.watch import StagesFound, TrackedRun
 
@@ -69,6 +68,13 @@ def _state(run: TrackedRun, age: float | None) -> str:
         return "nothing is recorded yet"
     last = f"the last line is {duration(age)} old"
     return f"being written, {last}" if age < PATIENCE else f"silent: {last}"
+
+
+def duration(seconds: float) -> str:
+    """A time in words: "3 min", "2.8 h"."""
+    if seconds < 100:
+        return f"{seconds:.0f} s" if seconds >= 1 else "less than 1 s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
 def _ranks(run: TrackedRun) -> list[dict[str, Any]]:

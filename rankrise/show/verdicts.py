@@ -8,7 +8,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from rankrise.claims import INTERVALS, Claim, Measure
+from rankrise.claims.claim import INTERVALS, Claim, Measure
 
 STYLES = {"holds": "green", "does not hold": "red"}
 LEGEND = (

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from rankrise.claims import Estimate, Measure
-from rankrise.claims.claim import Number, verdict_of
-from rankrise.claims.heads import in_order, means
+from rankrise.claims.claim import Measure, Number, verdict_of
+from rankrise.claims.heads import Estimate, in_order, means
 
 
 def mean(*seeds: np.ndarray) -> Estimate:

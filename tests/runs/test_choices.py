@@ -8,7 +8,7 @@ import pytest
 from made_runs import tracked
 
 from rankrise import runs, watch
-from rankrise.claims import effects, learned
+from rankrise.claims.heads import effects, learned
 
 RECIPES = {
     "base": {"seed": 0},

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.runs import NotRecorded, Run, Study, ToyRun, TrackedRun, choices_of, studies
-from rankrise.show.figures import choices, ranks, spectra, toy, training
+from rankrise.show.figures import ranks, spectra, toy, training
 from rankrise.show.figures.style import Drawn, paper_style
 from rankrise.show.pictures import save_with_data
 
@@ -34,8 +34,8 @@ class Kind(NamedTuple):
 
 
 FIGURES = (
-    Kind("choices", "with_choices", {}, choices.draw_choices),
-    Kind("choice-courses", "with_choices", {}, choices.draw_choice_courses),
+    Kind("choices", "with_choices", {}, training.draw_choices),
+    Kind("choice-courses", "with_choices", {}, training.draw_choice_courses),
     Kind("stable-rank", "studies", {"cifar10": "12", "cifar100": "14", "imagenet": "16"}, ranks.draw_ranks),
     Kind("later-4", "side_by_side", {}, ranks.draw_side_by_side),
     Kind("energy-rank", "studies", {}, ranks.draw_energy_rank),

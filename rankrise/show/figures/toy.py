@@ -215,17 +215,15 @@ def _staircase(run: ToyRun) -> Curve:
     return jumps, points.repeat_interleave(2, 0).numpy(), np.repeat(losses, 2)
 
 
-def _flow(run: ToyRun, alpha: str) -> Curve:
-    """The exact flow at a scale."""
-    flow = run.flow(_seed(run), alpha)
-    times = torch.linspace(0, 1, POINTS, dtype=torch.float64) * float(flow.times[-1])
-    losses = np.exp(np.interp(times.numpy(), flow.times.numpy(), flow.losses.log().numpy()))
-    return times.numpy(), flow.at(times).numpy(), losses
-
-
 def _flows_and_staircase(run: ToyRun) -> dict[str, Curve]:
-    """The flow at each scale, and last the staircase."""
-    return {alpha: _flow(run, alpha) for alpha in run.settings.alphas} | {ALGORITHM: _staircase(run)}
+    """The exact flow at each scale, and last the staircase."""
+    curves: dict[str, Curve] = {}
+    for alpha in run.settings.alphas:
+        flow = run.flow(_seed(run), alpha)
+        times = torch.linspace(0, 1, POINTS, dtype=torch.float64) * float(flow.times[-1])
+        losses = np.exp(np.interp(times.numpy(), flow.times.numpy(), flow.losses.log().numpy()))
+        curves[alpha] = times.numpy(), flow.at(times).numpy(), losses
+    return curves | {ALGORITHM: _staircase(run)}
 
 
 def _plot_entries(panel: Axes, times: np.ndarray, values: np.ndarray) -> None:

@@ -1,15 +1,21 @@
-"""Figures of training itself, and of stages from run to run as scale and batch size change."""
+"""Figures of training itself, of stages as scale and batch size change, and of single choices."""
 
+from collections.abc import Sequence
+from itertools import product
+from textwrap import fill
 from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
+from matplotlib.axis import Axis
+from matplotlib.ticker import MaxNLocator, NullLocator
 
+from rankrise.claims.heads import Effect, Estimate, effects, learned
 from rankrise.recipes.train_settings import science_of
-from rankrise.runs import NotRecorded, Study, TrackedRun, found_stages
+from rankrise.runs import NotRecorded, Study, TrackedRun, choices_of, found_stages
 from rankrise.show.figures import style
 from rankrise.show.figures.style import CHANGES, STYLES, Drawn, Rows, plain, recorded, rows_of, shades
+from rankrise.show.tracked_words import length
 
 METRICS = {
     "loss": "training loss",
@@ -20,6 +26,12 @@ METRICS = {
 }
 WINDOWS = 200  # a curve of more points is drawn as medians over windows; the data has every point
 VARIED = ("initialisation_scale", "batch_size", "seed", "epochs", "warm_up_epochs")
+CHOICES_HEADER = (
+    *("choice", "run", "seeds", "accuracy", "training_loss", "validation_loss"),
+    *("product", "layer"),
+    *(f"{name}{bound}" for name in ("growth", "stable_rank", "over_base") for bound in ("", "_low", "_high")),
+)
+MEASURES = {"growth": "growth since\nepoch 1", "final": "stable rank\nat the end"}
 
 
 def draw_course(study: Study) -> Drawn:
@@ -134,15 +146,15 @@ def _from_most_stages(counts: dict[Condition, list[int]]) -> list[Condition]:
 
 def _draw_condition(loss: Axes, values: Axes, run: TrackedRun, place: Condition) -> Rows:
     """The loss, and the leading singular values of the first product in layer 1, one colour per head."""
-    product = run.products[0]
+    first = run.products[0]
     steps, losses = recorded(run, "loss")
     loss.plot(steps, losses, color=style.INK, linewidth=0.7)
     rows = rows_of((*place, run.seed, "loss"), steps, losses)
-    top = run.top(product)[run.finite, 0][..., :4]
+    top = run.top(first)[run.finite, 0][..., :4]
     for head, colour in enumerate(style.sequence()(np.linspace(0, 0.8, top.shape[1]))):
         for index, curve in enumerate(top[:, head].T, start=1):
             values.plot(run.finite_steps, curve, color=colour, linewidth=0.8)
-            name = f"{product} head {head + 1} singular value {index}"
+            name = f"{first} head {head + 1} singular value {index}"
             rows += rows_of((*place, run.seed, name), run.finite_steps, curve)
     for panel in (loss, values):
         panel.set(xlim=(0, run.last_finite_step), ylim=(0, None))
@@ -166,3 +178,92 @@ def _draw_counts(panel: Axes, counts: dict[Condition, list[int]]) -> None:
     panel.set_ylim(bottom=-0.2)
     panel.yaxis.set_major_locator(MaxNLocator(integer=True))
     panel.legend(loc="upper right")
+
+
+def draw_choices(study: Study) -> Drawn:
+    """Which choice decides: growth and end of the stable rank, by changes from a base."""
+    choices = choices_of(study)
+    base = choices[0]
+    found = [effects(choice, base) for choice in choices]
+    scores = [learned(choice.runs) for choice in choices]
+    picture = style.new_figure(1.5 + 0.17 * len(choices))
+    kinds = [(kind, name) for kind in MEASURES for name in base.runs[0].products]
+    panels = picture.subplots(1, len(kinds), sharey=True, squeeze=False)[0]
+    for panel, (kind, name) in zip(panels, kinds, strict=True):
+        _draw_effects(panel, [[one for one in each if one.product == name] for each in found], kind)
+        panel.set(title=CHANGES[name], xlabel=MEASURES[kind])
+    labels = [
+        choice.label + (f", {100 * score['accuracy']:.1f} %" if np.isfinite(score["accuracy"]) else "")
+        for choice, score in zip(choices, scores, strict=True)
+    ]
+    panels[0].set_yticks(range(len(choices)), list(map(plain, labels)))
+    panels[0].set_ylim(len(choices) - 0.4, -0.6)
+    count = len(base.runs[0].layers)
+    marks = [panels[0].plot([], [], linestyle="", marker="|", color=colour)[0] for colour in shades(count)]
+    labels = [f"layer {layer}" for layer in range(1, count + 1)]
+    picture.legend(marks, labels, loc="outside lower center", ncols=min(6, count), handlelength=1.0)
+    picture.suptitle(
+        f"{plain(study.title)}, {length(base.runs[0])}: changes from the base, and their accuracy. "
+        f"Dots: mean over layers with 90 % interval; grey: the base"
+    )
+    bounds = ("value", "low", "high")
+    rows = [
+        (
+            *(choice.label, choice.runs[0].name, len(choice.runs)),
+            *(score["accuracy"], score["loss"], score["validation_loss"], one.product, one.layer or "all"),
+            *(getattr(part, bound) for part in (one.growth, one.final, one.against_base) for bound in bounds),
+        )
+        for choice, each, score in zip(choices, found, scores, strict=True)
+        for one in each
+    ]
+    return Drawn(picture, CHOICES_HEADER, rows)
+
+
+def _draw_effects(panel: Axes, found: list[list[Effect]], kind: str) -> None:
+    """One measure of one product, a line per choice, on the interval of the base in grey."""
+    usual: Estimate = getattr(found[0][0], kind)
+    panel.axvspan(usual.low, usual.high, color=style.FAINT, alpha=0.6, linewidth=0)
+    if kind == "growth":
+        panel.axvline(1.0, color=style.GREY, linestyle=style.DASHES, linewidth=0.6)
+    colours = shades(len(found[0]) - 1)
+    for place, (whole, *layers) in enumerate(found):
+        for one in layers:
+            colour = colours[(one.layer or 1) - 1]
+            panel.plot(getattr(one, kind).value, place, marker="|", markersize=5, color=colour)
+        mean: Estimate = getattr(whole, kind)
+        error = [[mean.value - mean.low], [mean.high - mean.value]]
+        look: Any = {"color": style.INK, "marker": "o", "markersize": 3, "elinewidth": 0.9}
+        panel.errorbar(mean.value, place, xerr=error, **look)
+    panel.set_xscale("log")
+    _log_ticks(panel.xaxis, (0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 150), 4)
+    panel.grid(axis="y", color=style.FAINT, linewidth=0.3)
+
+
+def draw_choice_courses(study: Study) -> Drawn:
+    """Stable rank throughout training, by changes from a base."""
+    choices = choices_of(study)
+    labels = choices[0].runs[0].clock, "stable rank"
+    picture, panels = style.grid(len(choices), (0.8, 1.35), labels, 4, sharex=True, sharey=True)
+    rows: Rows = []
+    for choice, panel in zip(choices, panels, strict=True):
+        for (number, run), name in product(enumerate(choice.runs), choices[0].runs[0].products):
+            moments, values = run.at(run.finite_steps), run.ranks[name].mean(axis=(1, 2))
+            rows += rows_of((choice.label, run.name, run.seed, name), run.finite_steps, moments, values)
+            look: Any = {"linewidth": 0.5} if number else {"linewidth": 1.0, "label": CHANGES[name]}
+            panel.plot(moments, values, color=style.LOOKS[name][0], linestyle=style.LOOKS[name][1], **look)
+        panel.set_title(fill(plain(choice.label), 24), fontsize=7)
+    panels[0].set(yscale="log", xlim=(0, None))
+    _log_ticks(panels[0].yaxis, (1, 2, 5, 10, 20, 50, 100))
+    style.legend_below(picture, panels[0])
+    seeds = "; thin: further seeds" if any(len(choice.runs) > 1 for choice in choices) else ""
+    picture.suptitle(f"{plain(study.title)}: changes from the base, mean over all heads{seeds}")
+    return Drawn(picture, ("choice", "run", "seed", "quantity", "step", "epoch", "value"), rows)
+
+
+def _log_ticks(axis: Axis, possible: Sequence[float], most: int = 7) -> None:
+    """At most so many ticks in view."""
+    low, high = axis.get_view_interval()
+    ticks = [tick for tick in possible if low <= tick <= high]
+    ticks = ticks[:: max(1, -(-len(ticks) // most))]
+    axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
+    axis.set_minor_locator(NullLocator())

@@ -17,14 +17,13 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import rankrise
-from rankrise.claims import check_claims, has_claims
+from rankrise.claims import check_claims
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import finite, write_text
 from rankrise.foundations.settings import in_words
 from rankrise.runs import Run, ToyRun, TrackedRun, by_kind
 from rankrise.show.report import toy, tracked
-from rankrise.show.report.claims import claims_section, tally
-from rankrise.show.report.pieces import paragraph
+from rankrise.show.report.pieces import claims_section, paragraph, tally
 
 KINDS: dict[type, ModuleType] = {ToyRun: toy, TrackedRun: tracked}
 """What each kind of run brings to its page: sentences, sections, data, and SCRIPTS in the folder NAME."""
@@ -59,29 +58,31 @@ def write_pages(opened: Sequence[Run], path: str | Path, judge: bool = False) ->
 def _html(runs: Sequence[Run], judge: bool, beside: Sequence[Page]) -> str:
     """The page of runs of one kind; it links to the pages `beside` it."""
     kind = KINDS[type(runs[0])]
-    claims = check_claims([run for run in runs if has_claims(run)], everything=judge)
-    story = [paragraph(answer, "answer") for answer in kind.answers(runs)]
+    claims = check_claims([run for run in runs if isinstance(run, ToyRun) or run.layers], everything=judge)
+    answers, chapters = kind.story(runs)
+    story = [paragraph(answer, "answer") for answer in answers]
     if claims:
         link = '<a href="#claims">All claims, with their reasons</a>'
         story.append(paragraph(f"{escape(tally(claims))} {link}", "tally"))
-    story += [paragraph(kind.FINDING), *kind.chapters(runs)]
-    sections = kind.SECTIONS | {"claims": "Claims", "settings": "Settings", "cite": "Cite"}
-    links = [(f"#{name}", title) for name, title in sections.items()]
+    story += [paragraph(kind.FINDING), *chapters]
+    frame, sections = _web("page.html"), _web(f"{kind.NAME}/sections.html")
+    named = re.findall(r'<section id="(\w+)" data-nav="(.*?)">', frame.replace("$sections", sections))
+    links = [(f"#{name}", title) for name, title in named]
     links += [(quote(path.name), f"{KINDS[type(others[0])].LINK} →") for path, others in beside]
     # The modules as one script, since a page on disk may not import files: each import stands on one line,
     # and no two modules use one name.
     modules = "\n".join(map(_web, [*SCRIPTS, *(f"{kind.NAME}/{name}" for name in kind.SCRIPTS)]))
     script = "\n" + re.sub(r"^import .*\n|^export ", "", modules, flags=re.MULTILINE)
     subjects = escape(", ".join(kind.subjects(runs)))
-    return Template(_web("page.html")).substitute(
+    return Template(frame).substitute(
         heading=escape(kind.HEADING),
         subjects=subjects,
         style=_web("style.css"),
-        nav="\n    ".join(f'<a href="{where}">{escape(title)}</a>' for where, title in links),
-        first_section=next(iter(kind.SECTIONS)),
+        nav="\n    ".join(f'<a href="{where}">{title}</a>' for where, title in links),
+        first_section=named[0][0],
         story="\n".join(story),
         claims=claims_section(claims),
-        sections=_web(f"{kind.NAME}/sections.html"),
+        sections=sections,
         settings="".join(_settings(run, kind.settings(run), opened=len(runs) == 1) for run in runs),
         version=escape(rankrise.__version__),
         payload=embedded(kind.payload(runs)),

@@ -16,13 +16,6 @@ from rankrise.show.report.pieces import curve, many, paragraph
 
 NAME, LINK, HEADING = "toy", "The toy", "Stages of learning"
 SCRIPTS = ("run.js", "stages.js", "experiments.js", "main.js")
-SECTIONS = {
-    "stages": "Stages",
-    "convergence": "Smaller α",
-    "descent": "Descent",
-    "full": "Full weights",
-    "perturbations": "Perturbations",
-}
 FINDING = """Trained from a small initialisation, the weights of a transformer do not grow all at once.
 Boix-Adserà, Littwin, Abbe, Bengio and Susskind (NeurIPS 2023) proved it for attention with diagonal weights:
 training rests on a plateau, learns one more coordinate, rests again, so that the rank of what is learned
@@ -39,51 +32,44 @@ def settings(run: ToyRun) -> dict[str, Any]:
     return run.settings.to_dict()
 
 
-def answers(runs: Sequence[ToyRun]) -> list[str]:
-    """Per run, how many stages Algorithm 1 finds, and how near to them training comes."""
-    sentences = []
+def story(runs: Sequence[ToyRun]) -> tuple[list[str], list[str]]:
+    """Per run, how many stages Algorithm 1 finds, and how near training comes to them; then what was trained,
+    and which pieces are missing."""
+    answers, chapters = [], []
     for run in runs:
-        seed, scale = run.settings.seeds[0], run.settings.alphas[-1]
+        name, settings, seed = escape(run.name), run.settings, run.settings.seeds[0]
         sentence = "Nothing has been computed yet."
         if run.has(Piece("stages", seed)):
             stages = many(len(run.stages(seed)), "stage")
-            sentence = f"Algorithm 1 finds {stages} up to rescaled time {run.settings.until:g}."
-        sentence = f"{escape(run.name)}: <strong>{sentence}</strong>"
+            sentence = f"Algorithm 1 finds {stages} up to rescaled time {settings.until:g}."
+        sentence = f"{name}: <strong>{sentence}</strong>"
         if run.has(Piece("comparison", seed)):
+            scale = settings.alphas[-1]
             error = 100 * float(run.derived(seed, "comparison")[scale]["largest_time_error"])
             near = "misses a stage" if math.isinf(error) else f"is off by at most {error:.2g} % of its time"
             sentence += f" Training from <var>α</var> = {scale} {near}." if error == error else ""
-        sentences.append(sentence)
-    return sentences
-
-
-def chapters(runs: Sequence[ToyRun]) -> list[str]:
-    """Per run, what was trained, and which pieces are missing."""
-    paragraphs = []
-    for run in runs:
-        settings = run.settings
+        answers.append(sentence)
         heads = f"{many(settings.layers, 'layer')} of {many(settings.heads, 'head')}"
         done = (
-            f"{escape(run.name)} trained a diagonal network of dimension {settings.dimension}, {heads}, on "
+            f"{name} trained a diagonal network of dimension {settings.dimension}, {heads}, on "
             f"{settings.samples} samples of {settings.tokens} tokens from a random network of that form, "
             f"starting at size <var>α</var> = {', '.join(settings.alphas)}."
         )
-        paragraphs.append(paragraph(done))
+        chapters.append(paragraph(done))
         if run.missing:
             missing = f"not finished: {len(run.missing)} pieces missing, such as {run.missing[0].name}."
-            paragraphs.append(paragraph(f"{escape(run.name)} is {escape(missing)}", "warning"))
-    return paragraphs
+            chapters.append(paragraph(f"{name} is {escape(missing)}", "warning"))
+    return answers, chapters
 
 
 def payload(runs: Sequence[ToyRun]) -> dict[str, Any]:
-    """The data behind the plots."""
-    return {"runs": [gather(run) for run in runs]}
-
-
-def gather(run: ToyRun) -> dict[str, Any]:
-    """The data behind a run's plots; pieces that are not finished are absent."""
-    seeds = [seed for seed in run.settings.seeds if run.has(Piece("stages", seed))]
-    return {"name": run.name, "threshold": ACTIVE, "seeds": {str(seed): _seed(run, seed) for seed in seeds}}
+    """The data behind the plots; pieces that are not finished are absent."""
+    found = []
+    for run in runs:
+        seeds = [seed for seed in run.settings.seeds if run.has(Piece("stages", seed))]
+        data = {str(seed): _seed(run, seed) for seed in seeds}
+        found.append({"name": run.name, "threshold": ACTIVE, "seeds": data})
+    return {"runs": found}
 
 
 def _seed(run: ToyRun, seed: int) -> dict[str, Any]:

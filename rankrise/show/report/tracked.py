@@ -13,14 +13,6 @@ from rankrise.show.tracked_words import layer_titles, length, rank_kinds
 
 NAME, LINK, HEADING = "tracked", "Transformers", "Rank of what was learned"
 SCRIPTS = ("run.js", "ranks.js", "spectra.js", "training.js", "several.js", "main.js")
-SECTIONS = {
-    "ranks": "Rank",
-    "heads": "Heads",
-    "spectra": "Spectra",
-    "training": "Training",
-    "found": "Stages",
-    "runs": "Runs",
-}
 
 # Numbers of all runs together. One takes 5.3 bytes of the page, which is to stay below 5 MB.
 RANK_NUMBERS, SPECTRUM_NUMBERS, LEADING_NUMBERS = 300_000, 300_000, 150_000
@@ -47,12 +39,20 @@ def settings(run: TrackedRun) -> dict[str, Any]:
     return {"model": run.info["model"], "products": run.products, **run.recipe}
 
 
-def answers(runs: Sequence[TrackedRun]) -> list[str]:
-    """Per study, the stages of its first run."""
-    return [
-        f"{escape(study.main[0].name)}: <strong>{stage_sentence(study.main[0])}</strong>"
-        for study in studies(runs, of_heads=False)
-    ]
+def story(runs: Sequence[TrackedRun]) -> tuple[list[str], list[str]]:
+    """Per study, the stages of its first run; then what was trained, and which runs are not finished."""
+    answers, chapters = [], []
+    for study in studies(runs, of_heads=False):
+        first = study.main[0]
+        answers.append(f"{escape(first.name)}: <strong>{stage_sentence(first)}</strong>")
+        chapters.append(paragraph(_trained(study)))
+        for run in study.members:
+            if not run.finished:
+                why = f": {escape(run.info['stopped'])}" if run.info.get("stopped") else ""
+                measured = f"Its last measured step is {run.last_finite_step}."
+                text = f"{escape(run.name)} is not finished{why}. {measured}"
+                chapters.append(paragraph(text, "warning"))
+    return answers, chapters
 
 
 def stage_sentence(run: TrackedRun) -> str:
@@ -71,15 +71,6 @@ def stage_sentence(run: TrackedRun) -> str:
     return f"We found {many(len(found), 'stage')}, at step {', '.join(str(stage.step) for stage in found)}."
 
 
-def chapters(runs: Sequence[TrackedRun]) -> list[str]:
-    """Per study, what was trained, and which runs are not finished."""
-    paragraphs = []
-    for study in studies(runs, of_heads=False):
-        paragraphs.append(paragraph(_trained(study)))
-        paragraphs += [paragraph(_unfinished(run), "warning") for run in study.members if not run.finished]
-    return paragraphs
-
-
 def _trained(study: Study) -> str:
     """The model, how it was trained, on what and how long."""
     run = study.main[0]
@@ -94,11 +85,6 @@ def _trained(study: Study) -> str:
         f"<strong>{escape(study.label)}</strong>: {escape(run.info['model'])} ({shape}){base}, "
         f"trained for {length(run)}.{several}{notes}"
     )
-
-
-def _unfinished(run: TrackedRun) -> str:
-    why = f": {escape(run.info['stopped'])}" if run.info.get("stopped") else ""
-    return f"{escape(run.name)} is not finished{why}. Its last measured step is {run.last_finite_step}."
 
 
 def payload(runs: Sequence[TrackedRun]) -> dict[str, Any]:
