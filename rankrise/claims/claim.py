@@ -31,11 +31,6 @@ class Measure:
     layer: int | None = None
     choice: str = ""
 
-    @property
-    def label(self) -> str:
-        """Its name, with the other choice by which it was measured."""
-        return f"{self.name}, but by {self.choice}" if self.choice else self.name
-
 
 @dataclass(frozen=True)
 class Number:

@@ -48,8 +48,8 @@ def write(
     json: bool,
 ) -> None:
     """Cut `what` (a change or an adapter) to a budget, save the adapter and print what it holds."""
-    from rankrise.show.adapter import print_adapter
     from rankrise.show.progress import bar
+    from rankrise.show.tables import print_adapter
 
     with bar("cutting", total=1.0) as move_to:
         adapter = cut(

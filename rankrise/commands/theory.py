@@ -53,7 +53,7 @@ def predict(
         json: print JSON instead of the table.
     """
     from rankrise.predict import check_assumptions
-    from rankrise.show.stages import print_stages
+    from rankrise.show.tables import print_stages
 
     network = _network(NetworkSettings(**settings))
     stages = _stages(network, until)
@@ -85,7 +85,7 @@ def flow(
         json: print JSON instead of the table.
     """
     from rankrise.predict import compare, gradient_flow, random_start
-    from rankrise.show.stages import print_stages
+    from rankrise.show.tables import print_stages
 
     wanted = NetworkSettings(**settings)
     network = _network(wanted)

@@ -45,7 +45,7 @@ def truncate(
     from rankrise.commands.adapters import measured_moments
     from rankrise.foundations.files import to_json, write_json
     from rankrise.show.progress import bar
-    from rankrise.show.truncation import print_truncation
+    from rankrise.show.tables import print_truncation
     from rankrise.use._truncate import PRODUCTS, read_curves
     from rankrise.use._weights import fingerprint
     from rankrise.use.data import open_models

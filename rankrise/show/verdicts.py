@@ -93,9 +93,15 @@ def _measure_table(claim: Claim, why: bool) -> Table:
     for measure in (*claim.deciding, *changed):
         open_mark = "?" if measure.needed and claim.verdict != "not judged" else "-"
         mark = {True: "yes", False: "no", None: open_mark}[measure.passes]
+        name = f"{measure.name}, but by {measure.choice}" if measure.choice else measure.name
         needed = f"needed {measure.needed}" if measure.needed else ""
         reason = (f"\nwhy: {measure.why}", "dim") if why and measure.why else ""
-        table.add_row(mark, number_of(measure), needed, _text(measure.label, reason))
+        table.add_row(
+            mark,
+            number_of(measure),
+            needed,
+            _text(name, reason),
+        )
     return table
 
 

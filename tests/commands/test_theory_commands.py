@@ -7,7 +7,7 @@ import torch
 
 from rankrise import predict
 from rankrise.commands import main
-from rankrise.show.stages import print_stages
+from rankrise.show.tables import print_stages
 
 SMALL = ["--dimension", "2", "--tokens", "3", "--samples", "20"]
 FULL = [*SMALL, "--weights", "full"]

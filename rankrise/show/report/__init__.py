@@ -7,7 +7,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -59,7 +59,7 @@ def _html(runs: Sequence[Run], judge: bool, beside: Sequence[Page]) -> str:
     """The page of runs of one kind; it links to the pages `beside` it."""
     kind = KINDS[type(runs[0])]
     claims = check_claims([run for run in runs if isinstance(run, ToyRun) or run.layers], everything=judge)
-    answers, chapters = kind.story(runs)
+    subjects, answers, chapters = kind.story(runs)
     story = [paragraph(answer, "answer") for answer in answers]
     if claims:
         link = '<a href="#claims">All claims, with their reasons</a>'
@@ -73,17 +73,16 @@ def _html(runs: Sequence[Run], judge: bool, beside: Sequence[Page]) -> str:
     # and no two modules use one name.
     modules = "\n".join(map(_web, [*SCRIPTS, *(f"{kind.NAME}/{name}" for name in kind.SCRIPTS)]))
     script = "\n" + re.sub(r"^import .*\n|^export ", "", modules, flags=re.MULTILINE)
-    subjects = escape(", ".join(kind.subjects(runs)))
     return Template(frame).substitute(
         heading=escape(kind.HEADING),
-        subjects=subjects,
+        subjects=escape(", ".join(subjects)),
         style=_web("style.css"),
         nav="\n    ".join(f'<a href="{where}">{title}</a>' for where, title in links),
         first_section=named[0][0],
         story="\n".join(story),
         claims=claims_section(claims),
         sections=sections,
-        settings="".join(_settings(run, kind.settings(run), opened=len(runs) == 1) for run in runs),
+        settings="".join(_settings(run, opened=len(runs) == 1) for run in runs),
         version=escape(rankrise.__version__),
         payload=embedded(kind.payload(runs)),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
@@ -101,10 +100,14 @@ def embedded(value: Any) -> str:
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
-def _settings(run: Run, settings: Mapping[str, Any], opened: bool) -> str:
+def _settings(run: Run, opened: bool) -> str:
     """A run's command, machine, versions and settings, folded away if there are several runs."""
     info = run.info
     about = {name: info.get(name) for name in ("note", "started", "finished")}
+    if isinstance(run, ToyRun):
+        settings = run.settings.to_dict()
+    else:
+        settings = {"model": info["model"], "products": run.products, **run.recipe}
     lists = []
     for facts in (about | (info.get("machine") or {}) | (info.get("versions") or {}), settings):
         items = []

@@ -22,19 +22,9 @@ training rests on a plateau, learns one more coordinate, rests again, so that th
 rises by at most one at a time. Their Algorithm 1 says which coordinate comes next, and when."""
 
 
-def subjects(runs: Sequence[ToyRun]) -> list[str]:
-    """What the page is about."""
-    return [f"toy run {run.name}" for run in runs]
-
-
-def settings(run: ToyRun) -> dict[str, Any]:
-    """The settings of a run, by name."""
-    return run.settings.to_dict()
-
-
-def story(runs: Sequence[ToyRun]) -> tuple[list[str], list[str]]:
-    """Per run, how many stages Algorithm 1 finds, and how near training comes to them; then what was trained,
-    and which pieces are missing."""
+def story(runs: Sequence[ToyRun]) -> tuple[list[str], list[str], list[str]]:
+    """What the page is about; per run, how many stages Algorithm 1 finds, and how near training comes to
+    them; then what was trained, and which pieces are missing."""
     answers, chapters = [], []
     for run in runs:
         name, settings, seed = escape(run.name), run.settings, run.settings.seeds[0]
@@ -59,7 +49,7 @@ def story(runs: Sequence[ToyRun]) -> tuple[list[str], list[str]]:
         if run.missing:
             missing = f"not finished: {len(run.missing)} pieces missing, such as {run.missing[0].name}."
             chapters.append(paragraph(f"{name} is {escape(missing)}", "warning"))
-    return answers, chapters
+    return [f"toy run {run.name}" for run in runs], answers, chapters
 
 
 def payload(runs: Sequence[ToyRun]) -> dict[str, Any]:

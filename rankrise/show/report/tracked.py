@@ -29,20 +29,11 @@ rises gradually as training goes on. The <em>stable rank</em>,
 higher the more directions are about as large as the largest."""
 
 
-def subjects(runs: Sequence[TrackedRun]) -> list[str]:
-    """What the page is about."""
-    return [study.title for study in studies(runs, of_heads=False)]
-
-
-def settings(run: TrackedRun) -> dict[str, Any]:
-    """The settings of a run, by name."""
-    return {"model": run.info["model"], "products": run.products, **run.recipe}
-
-
-def story(runs: Sequence[TrackedRun]) -> tuple[list[str], list[str]]:
-    """Per study, the stages of its first run; then what was trained, and which runs are not finished."""
-    answers, chapters = [], []
-    for study in studies(runs, of_heads=False):
+def story(runs: Sequence[TrackedRun]) -> tuple[list[str], list[str], list[str]]:
+    """What the page is about; per study, the stages of its first run; then what was trained, and which runs
+    are not finished."""
+    answers, chapters, found = [], [], studies(runs, of_heads=False)
+    for study in found:
         first = study.main[0]
         answers.append(f"{escape(first.name)}: <strong>{stage_sentence(first)}</strong>")
         chapters.append(paragraph(_trained(study)))
@@ -52,7 +43,7 @@ def story(runs: Sequence[TrackedRun]) -> tuple[list[str], list[str]]:
                 measured = f"Its last measured step is {run.last_finite_step}."
                 text = f"{escape(run.name)} is not finished{why}. {measured}"
                 chapters.append(paragraph(text, "warning"))
-    return answers, chapters
+    return [study.title for study in found], answers, chapters
 
 
 def stage_sentence(run: TrackedRun) -> str:

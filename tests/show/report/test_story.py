@@ -41,5 +41,5 @@ def test_the_story_begins_with_the_stages(tracked: dict[str, Path], monkeypatch:
     stages = tuple(FoundStage(step, (step - 1, step + 1), 1.0, {}) for step in (10, 40, 90))
     found = watch.StagesFound(stages, ("loss", "all KQ stable rank"), 120)
     monkeypatch.setattr(tracked_page, "found_stages", lambda _: found)
-    (answer,), _ = tracked_page.story(open([tracked["unit"], tracked["again"]]))
+    _, (answer,), _ = tracked_page.story(open([tracked["unit"], tracked["again"]]))
     assert answer == "unit: <strong>We found 3 stages, at step 10, 40, 90.</strong>"

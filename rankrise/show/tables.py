@@ -1,0 +1,152 @@
+"""What `predict`, `flow`, `truncate`, `extract` and `shrink` print: stages, functional ranks, an adapter."""
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from rankrise.foundations.files import to_json
+from rankrise.show.console import plain_table
+
+if TYPE_CHECKING:
+    from rankrise.predict import Flow, Stages
+    from rankrise.use import Adapter
+    from rankrise.use.types import Truncation
+
+MEANINGS = {
+    "T_k": "the rescaled time t / log(1/alpha) at which stage k begins, as predicted.",
+    "flow": "the rescaled time at which it does so in the flow, at a size of 1e-3.",
+    "rank": "of that product from then on.",
+    "gap": "how much later another would have been next; times log(1/alpha) it should be far above 1.",
+    "loss": "on the plateau that follows.",
+    "left": "what falls back to zero in the stage.",
+}
+NAMES_SHOWN = 4
+LITTLE = 0.9  # of the change: warn if an adapter that leaves tensors out holds less
+
+
+def print_stages(stages: "Stages", label: Callable[[int], str], flow: "Flow | None" = None) -> None:
+    """Print one line per stage, what the columns mean, and why there are no more stages."""
+    console = Console(highlight=False, soft_wrap=True)
+    columns = stages.table(label)
+    if flow is not None:
+        first = {name: columns.pop(name) for name in ("stage", "T_k") if name in columns}
+        columns = first | {"flow": [f"{time:.4f}" for time in flow.times_of(stages)]} | columns
+    if stages:
+        title = "Algorithm 1" if stages.diagonal else "Stages of full weight matrices"
+        title += " and the flow" if flow is not None else ""
+        rows = list(zip(*columns.values(), strict=True))
+        console.print(plain_table(list(columns), rows, ("coordinate", "product", "left"), title, gap=2))
+        for name, cells in columns.items():
+            if name in MEANINGS and any(cells):
+                console.print(f"{name}: {MEANINGS[name]}")
+    more = " Raise --until to see it." if stages.ending == "until" else ""
+    console.print(f"{'The end' if stages else 'No stage'}: {stages.message}{more}")
+    for number, stage in enumerate(stages, start=1):
+        if stage.tied:
+            names = ", ".join(map(label, stage.tied))
+            console.print(f"Stage {number} is tied with {names}: the theory does not cover it.")
+
+
+def print_truncation(
+    truncation: "Truncation", measured_on: str, gain: float, written: Sequence[Path]
+) -> None:
+    """Print the functional ranks, and which rank is enough."""
+    rows = []
+    for curve in truncation.curves:
+        losses = f"{curve.initial['loss']:.4g}", f"{truncation.trained['loss']:.4g}"
+        rank = "none" if curve.functional_rank is None else str(curve.functional_rank)
+        rows.append((curve.group, curve.method, *losses, rank, str(curve.full_rank)))
+    titles = ("group", "method", "initial loss", "trained loss", "functional rank", "full rank")
+    console = Console()
+    console.print(plain_table(titles, rows, ("group", "method"), "Functional rank"))
+    note = (
+        f"The loss is that of {measured_on}. One group is cut at a time and the rest stays tuned, so the "
+        f"initial loss differs from group to group; that of the whole base is {truncation.base['loss']:.4g}. "
+        "A functional rank says little where the two losses hardly differ."
+    )
+    ways = {
+        "plain": "rank {} for every matrix",
+        "weighted": "the parameters of rank {}, spent where they matter",
+    }
+    of_all = [one for one in truncation.curves if one.group == "all" and one.functional_rank is not None]
+    if of_all:
+        enough = ", or ".join(ways[one.method].format(one.functional_rank) for one in of_all)
+        note += f"\nEnough to keep {100 * gain:g} % of the gain: {enough}."
+    console.print(note, markup=False, highlight=False)
+    if written:
+        console.print(f"Written: {', '.join(map(str, written))}", markup=False, soft_wrap=True)
+
+
+def print_adapter(adapter: "Adapter", place: Path, measured_on: str, json: bool, what: str) -> None:
+    """Print an adapter that was cut from `what`, a change or an adapter, and written to `place`."""
+    numbers = adapter.to_dict()
+    if json:
+        print(to_json({"adapter": str(place), "measured_on": measured_on or None, **numbers}))
+        return
+    console = Console()
+    whole = "everything that training changed" if what == "change" else "the larger adapter"
+    console.print(
+        f"The adapter holds {adapter.held:.1%} of {whole}, by the square of all parameters' change."
+    )
+    console.print(_table(numbers["matrices"]))
+    for line in _described(adapter, what, measured_on):
+        console.print(line, markup=False, highlight=False)
+    load = f"Load it: peft.PeftModel.from_pretrained(base_model, {str(place)!r})"
+    console.print(f"Written: {place}\n{load}", markup=False, soft_wrap=True)
+
+
+def _described(adapter: "Adapter", what: str, measured_on: str) -> Iterator[str]:
+    """A line per fact."""
+    rest, measured = adapter.rest, adapter.measured
+    of = "square weighted by what it does to the loss" if adapter.moments else "energy (its plain square)"
+    yield (
+        f"{adapter.kept:.1%} of the {of} in the cut matrices is kept, beyond rounding noise: "
+        f"{adapter.parameters:,} parameters, rank {max(adapter.ranks.values())} at most."
+    )
+    names = _some(map(_kind, rest.changed))
+    if rest.changed and rest.kept:
+        hint = "--leave_rest leaves them out; " if what == "change" else ""
+        yield f"Kept whole: {names} ({rest.parameters:,} parameters; {hint}vLLM refuses them)."
+    elif rest.changed:
+        yield f"{'Warning: left out' if adapter.held < LITTLE else 'Left out'}: {names}."
+    if measured is not None:
+        scores = {"base": measured.base, "tuned": measured.tuned, "adapter": measured.adapter}
+        losses = ", ".join(f"{name} {one['loss']:.4g}" for name, one in scores.items())
+        gain = (
+            "no gain: are BASE and TUNED swapped?"
+            if measured.gain is None
+            else f"{measured.gain:.1%} of the gain kept."
+        )
+        yield f"Loss on {measured_on}: {losses}; {gain}"
+
+
+def _table(matrices: Sequence[Mapping[str, Any]]) -> Table:
+    """A line per kind of matrix: those whose names differ in numbers alone."""
+    kinds: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for row in matrices:
+        kinds[_kind(row["name"])].append(row)
+    lines = []
+    for kind, rows in kinds.items():
+        low, high = min(row["rank"] for row in rows), max(row["rank"] for row in rows)
+        square = sum(row["square"] for row in rows)
+        kept = sum(row["kept"] * row["square"] for row in rows) / square if square else 1.0
+        shape, ranks = "x".join(map(str, rows[0]["shape"])), f"{low}-{high}" if low < high else str(low)
+        noise = max(row["noise"] for row in rows)
+        lines.append((kind, str(len(rows)), shape, ranks, f"{kept:.1%}", f"{noise:.1e}"))
+    return plain_table(("matrix", "number", "shape", "rank", "kept", "noise"), lines, left=("matrix",))
+
+
+def _kind(name: str) -> str:
+    return re.sub(r"\d+", "*", name)
+
+
+def _some(names: Iterable[str]) -> str:
+    """The first few different names, and how many more there are."""
+    different = list(dict.fromkeys(names))
+    more = len(different) - NAMES_SHOWN
+    return ", ".join(different[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
