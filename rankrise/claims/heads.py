@@ -56,9 +56,7 @@ def heads_of(
     head counts are left out.
     """
     by_run = [[heads[np.isfinite(heads)] for heads in values(run)] for run in runs]
-    found = {
-        layer: seeds for layer, seeds in enumerate(zip(*by_run, strict=True), start=1) if any(map(len, seeds))
-    }
+    found = {layer: seeds for layer, seeds in enumerate(zip(*by_run, strict=True), 1) if any(map(len, seeds))}
     if not found:
         raise NotRecorded(
             f"no head's {what} has changed by more than rounding: it was frozen, or the run has only begun."
@@ -103,15 +101,16 @@ def require_end(run: TrackedRun, steps: np.ndarray) -> None:
         raise NotRecorded(f"the last full spectrum of {run.folder} is of step {last} of {end}.")
 
 
+def last_ranks(run: TrackedRun, product: str, rank: str = "") -> np.ndarray:
+    """The rank of the change at the end [layers, heads]; nan where the change is rounding noise."""
+    ranks = ranks_of(run, product, rank)[1][-1]
+    noise = run.below_noise(product)[run.finite][-1]
+    return np.where((ranks > 0) & ~noise, ranks, np.nan)
+
+
 def at_the_end(runs: Sequence[TrackedRun], product: str, rank: str = "") -> Heads:
     """The rank of the change at the end, of heads whose change exceeds rounding noise."""
-
-    def above_noise(run: TrackedRun) -> list[np.ndarray]:
-        ranks = ranks_of(run, product, rank)[1][-1]
-        noise = run.below_noise(product)[run.finite][-1]
-        return list(np.where((ranks > 0) & ~noise, ranks, np.nan))
-
-    return heads_of(runs, above_noise, product)
+    return heads_of(runs, lambda run: last_ranks(run, product, rank), product)
 
 
 def growth(runs: Sequence[TrackedRun], product: str, how: How = OWN) -> Heads:

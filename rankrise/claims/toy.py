@@ -52,8 +52,7 @@ class OnToyRun(Statement):
 
 class Convergence(OnToyRun):
     """As alpha falls, the flow's stage times and plateau points converge to Algorithm 1's (Theorem 4.5), and
-    the support grows by at most one coordinate per stage.
-    """
+    the support grows by at most one coordinate per stage."""
 
     name = "convergence"
     numbers = (
@@ -301,8 +300,7 @@ MEASURED: dict[str, list[tuple[Number, Callable[[Curve], float]]]] = {
 
 class FullWeights(OnToyRun):
     """With full weight matrices, singular values are learned one after another, when predicted, rank grows
-    during training, and the loss has plateaus and drops.
-    """
+    during training, and the loss has plateaus and drops."""
 
     name = "full weights"
 

@@ -17,7 +17,7 @@ HARDLY = 0.5
 JUDGE = "Pass --judge for a verdict."
 
 FAR_BELOW = "far below is an order of magnitude"
-BY_CHANCE = "half of them would by chance; three of four is half-way to all. Pairs are of the same layer"
+CHANCE = "half of them would by chance; three of four is half-way to all. Pairs are of the same layer"
 STEADY = "1 where it only rises, 0 without a trend; up to 40 measurements, on a log clock"
 FASTER = "much faster is at least twice as fast; large is above 0.1 of the largest value"
 
@@ -69,8 +69,7 @@ class OnStudy(Statement):
 
 class LowRank(OnStudy):
     """The learned change of an attention product is of low rank: in every layer its stable rank stays far
-    below the head size.
-    """
+    below the head size."""
 
     name = "low rank"
     effect = "stable rank of the change, as a fraction of the head size"
@@ -89,8 +88,7 @@ class LowRank(OnStudy):
 
 class FunctionalRank(OnStudy):
     """The learned change of an attention product is of low rank in what it does: cut to directions far fewer
-    than the head size, every head's product keeps 99 % of what its change gained.
-    """
+    than the head size, every head's product keeps 99 % of what its change gained."""
 
     name = "functional rank"
     source = "the project"
@@ -138,12 +136,11 @@ class RankGrows(OnStudy):
     name = "rank grows"
     effect = "factor by which the stable rank grows"
     numbers = (
-        Number("share of heads whose stable rank is higher at the end than early", ">= 0.75", BY_CHANCE),
+        Number("share of heads whose stable rank is higher at the end than early", ">= 0.75", CHANCE),
         Number("Spearman correlation of the stable rank with the step, mean over heads", ">= 0.5", STEADY),
     )
-    choices = (
-        FROM_STEP_1 | WORST_LAYER | {"a threshold at chance level": How(threshold=(0.5, 0.0))} | OTHER_RANKS
-    )
+    choices = FROM_STEP_1 | WORST_LAYER | {"a threshold at chance level": How(threshold=(0.5, 0.0))}
+    choices |= OTHER_RANKS
 
     def layers(self, product: str, how: How) -> list[Layers]:
         grown, trend = heads.growth(self.runs, product, how), heads.trends(self.runs, product, how)
@@ -152,8 +149,7 @@ class RankGrows(OnStudy):
 
 class SpectraDecay(OnStudy):
     """The normalised spectrum of the change decays much faster than that of the initial product, in every
-    layer.
-    """
+    layer."""
 
     name = "spectra"
     effect = "number of large singular values, of the change over that of the initial product"
@@ -188,14 +184,13 @@ class SpectraDecay(OnStudy):
 
 class Products(OnStudy):
     """What is learned in VO, values times outputs, has a higher stable rank than what is learned in KQ, keys
-    times queries.
-    """
+    times queries."""
 
     name = "products"
     source = "the reproduction"
     effect = "stable rank of VO over that of KQ"
     numbers = (
-        Number("share of heads in which VO has the higher stable rank", ">= 0.75", BY_CHANCE),
+        Number("share of heads in which VO has the higher stable rank", ">= 0.75", CHANCE),
         Number(f"{effect}, geometric mean over heads", ">= 1", "a head's own two changes are compared"),
     )
     choices = WORST_LAYER | AT_CHANCE | OTHER_RANKS
@@ -208,12 +203,9 @@ class Products(OnStudy):
         if set(tracked) != {"KQ", "VO"}:
             raise NotRecorded(f"only {', '.join(tracked)} was tracked: both products are needed.")
 
-        def log_ratios(run: TrackedRun) -> list[np.ndarray]:
-            both = np.stack([heads.ranks_of(run, product, how.rank)[1][-1] for product in ("VO", "KQ")])
-            noise = np.stack([run.below_noise(product)[run.finite][-1] for product in ("VO", "KQ")])
-            both = np.where(noise.any(axis=0), np.nan, both)
-            logs = np.log(both, where=both > 0, out=np.full(both.shape, np.nan))
-            return list(logs[0] - logs[1])
+        def log_ratios(run: TrackedRun) -> np.ndarray:
+            of_values, of_keys = (np.log(heads.last_ranks(run, name, how.rank)) for name in ("VO", "KQ"))
+            return np.asarray(of_values - of_keys)
 
         ratios = heads.heads_of(self.runs, log_ratios, "KQ and VO")
         return [*means(shares(ratios)), *means(ratios, logs=True)]
@@ -225,9 +217,7 @@ class InitialisationScale(OnStudy):
     name = "initialisation scale"
     effect = "power of the scale with which the stable rank grows"
     numbers = (
-        Number(
-            "share of pairs of heads in which the smaller scale's has the lower rank", ">= 0.75", BY_CHANCE
-        ),
+        Number("share of pairs of heads in which the smaller scale's has the lower rank", ">= 0.75", CHANCE),
         Number(f"{effect}, mean over layers", ">= 0", "above 0, the rank falls with the scale"),
     )
     choices = WORST_LAYER | OTHER_RANKS
@@ -270,11 +260,8 @@ class ImageNet(OnTwoDataSets):
 
     name = "imagenet"
     other = "imagenet"
-    numbers = (
-        Number(
-            f"{RankGrows.effect} on ImageNet, over that on CIFAR-10", ">= 1", "geometric means over heads"
-        ),
-    )
+    ratio = f"{RankGrows.effect} on ImageNet, over that on CIFAR-10"
+    numbers = (Number(ratio, ">= 1", "geometric means over heads"),)
     choices = FROM_STEP_1 | OTHER_RANKS
 
     def layers(self, product: str, how: How) -> list[Layers]:
@@ -290,9 +277,7 @@ class DataSets(OnTwoDataSets):
     source = "the reproduction"
     other = "cifar100"
     effect = "stable rank on CIFAR-100 over that on CIFAR-10"
-    numbers = (
-        Number("share of pairs of heads in which CIFAR-100's has the higher rank", ">= 0.75", BY_CHANCE),
-    )
+    numbers = (Number("share of pairs of heads in which CIFAR-100's has the higher rank", ">= 0.75", CHANCE),)
     choices = WORST_LAYER | AT_CHANCE | OTHER_RANKS
 
     def layers(self, product: str, how: How) -> list[Layers]:

@@ -41,34 +41,30 @@ def as_dict(comparison: ModelComparison, overlap: ModelOverlap | None) -> dict[s
     return asdict(comparison) | ({} if overlap is None else {"overlap": asdict(overlap)})
 
 
-def print_comparison(
-    comparison: ModelComparison, overlap: ModelOverlap | None = None, saved: Sequence[Path] = ()
-) -> None:
+def print_comparison(found: ModelComparison, overlap: ModelOverlap | None, saved: Sequence[Path]) -> None:
     """Print tables with what their columns mean, and where files were `saved`."""
     console = Console()
-    each = len(comparison.rows) <= ROWS_SHOWN
-    for table in _tables(comparison, each):
+    each = len(found.rows) <= ROWS_SHOWN
+    for table in _tables(found, each):
         console.print(table)
-    if not any(row.largest for row in comparison.rows):
+    if not any(row.largest for row in found.rows):
         console.print("Nothing changed: these weights are the same in both.")
     console.print(LEGEND if each else f"{LEGEND} {MEANS}", style="dim")
     if overlap is not None:
         console.print(_overlap_table(overlap))
         console.print(OVERLAP_LEGEND, style="dim")
-    for note in dict.fromkeys(re.sub(r"\d+", "*", note) for note in comparison.notes):
+    for note in dict.fromkeys(re.sub(r"\d+", "*", note) for note in found.notes):
         console.print(f"Note: {note}", style="dim", markup=False)
     if saved:
         console.print(f"Written: {', '.join(map(str, saved))}", markup=False, soft_wrap=True)
 
 
-def _tables(comparison: ModelComparison, each: bool) -> list[Table]:
+def _tables(found: ModelComparison, each: bool) -> list[Table]:
     """A table for each kind of layer; a line for each head, or means over the heads of a layer."""
-    numbers = _layer_numbers(row.layer for row in comparison.rows)
+    numbers = _layer_numbers(row.layer for row in found.rows)
     tables: dict[str, list[tuple[str, ...]]] = {}
-    for line, of_line in groupby(
-        comparison.rows, key=lambda row: (row.layer, row.matrix, row.head if each else 0)
-    ):
-        rows = list(of_line)
+    for line, same in groupby(found.rows, key=lambda row: (row.layer, row.matrix, row.head if each else 0)):
+        rows = list(same)
         heads = str(rows[0].head + 1) + (f"-{rows[-1].head + 1}" if len(rows) > 1 else "")
         spread = f"{pstdev(row.stable_rank for row in rows):.2f}" if len(rows) > 1 else ""
         change, stable, *others = (
@@ -102,14 +98,12 @@ def _layer_numbers(layers: Iterable[str]) -> dict[str, str]:
     return numbers
 
 
-def save_comparison(
-    comparison: ModelComparison, folder: Path, overlap: ModelOverlap | None = None
-) -> list[Path]:
+def save_comparison(found: ModelComparison, folder: Path, overlap: ModelOverlap | None) -> list[Path]:
     """Write comparison.json, .csv, .png and .svg; an overlap is in the JSON and has its own CSV."""
     paths = [folder / "comparison.json", folder / "comparison.csv"]
-    write_json(paths[0], as_dict(comparison, overlap))
-    write_text(paths[1], _to_csv(comparison.rows))
-    paths += save_picture(draw_comparison(comparison), folder, "comparison")
+    write_json(paths[0], as_dict(found, overlap))
+    write_text(paths[1], _to_csv(found.rows))
+    paths += save_picture(draw_comparison(found), folder, "comparison")
     if overlap is not None:
         paths.append(folder / "overlap.csv")
         write_text(paths[-1], _to_csv(overlap.rows))
@@ -140,9 +134,7 @@ def draw_comparison(comparison: ModelComparison) -> Figure:
             for change in comparison.select(matrix):
                 grid[layers.index(change.layer), change.head] = getattr(change, field)
             top = float(np.nanmax(grid, initial=0.0)) or 1.0
-            image = axes.imshow(
-                grid, vmin=0.0, vmax=top, aspect="auto", interpolation="nearest", extent=edges
-            )
+            image = axes.imshow(grid, vmin=0, vmax=top, aspect="auto", interpolation="nearest", extent=edges)
             axes.set_title(f"{'$W_K W_Q^T$' if matrix == 'KQ' else '$W_V W_O^T$'}: {label}", fontsize=9)
             axes.set(xlabel="head", ylabel="layer", xticks=across, yticks=down)
             figure.colorbar(image, ax=axes, shrink=0.9)

@@ -68,11 +68,9 @@ def progress_lines(
     begun = last = clock()
     origin: tuple[float, float] | None = None
 
-    def move_to(
-        done: float, now_doing: str | None = None, now_of: float | None = None, tell: bool = False
-    ) -> None:
+    def move_to(done: float, doing: str | None = None, of: float | None = None, tell: bool = False) -> None:
         nonlocal description, total, last, origin
-        description, total, now = now_doing or description, now_of or total, clock()
+        description, total, now = doing or description, of or total, clock()
         origin = origin or (now, done)  # a resumed run has done some before the first call
         if not tell and now - last < min(max(FIRST, (now - begun) / 10), LONGEST):
             return

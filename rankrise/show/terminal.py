@@ -24,7 +24,6 @@ MATRIX = "matrix"
 """The product of a matrix that belongs to no head."""
 ENERGY = "95"
 """The energy rank with a column of its own, in per cent, if the console has room for it."""
-PROCESS_ENDED = "no process is writing it, and the same command resumes it"
 PATIENCE = 60.0
 """Seconds without a new line after which an unfinished run counts as silent."""
 
@@ -63,7 +62,8 @@ def _state(run: TrackedRun, age: float | None) -> str:
     if run.info.get("stopped") is not None:
         return f"not finished: {run.info['stopped']}"
     if run.going_on is False:
-        return f"stopped at step {run.last_step}, not finished: {PROCESS_ENDED}"
+        why = "no process is writing it, and the same command resumes it"
+        return f"stopped at step {run.last_step}, not finished: {why}"
     if age is None:
         return "nothing is recorded yet"
     last = f"the last line is {duration(age)} old"
@@ -103,11 +103,8 @@ def _ranks(run: TrackedRun) -> list[dict[str, Any]]:
 def frame(shot: dict[str, Any], console: Console, rank: str = "stable") -> Group:
     """A frame of the live view, as wide as the console; `rank` is "stable", "90", "95", "99" or "entropy"."""
     title = f"{rank} % energy rank" if rank.isdigit() else f"{rank} rank"
-    if (
-        rank != "stable"
-        and shot["measured"]
-        and np.isnan([_last(line, rank) for line in shot["ranks"]]).all()
-    ):
+    now = [_last(line, rank) for line in shot["ranks"]]
+    if rank != "stable" and shot["measured"] and np.isnan(now).all():
         raise RankriseError(f"{shot['folder']} was recorded without the {title}: track the run again.")
     of_heads = [line for line in shot["ranks"] if line["product"] != MATRIX]
     of_matrices = [line for line in shot["ranks"] if line["product"] == MATRIX]
@@ -193,9 +190,8 @@ def sparkline(values: Sequence[float], width: int) -> str:
     if not len(values):
         return ""
     parts = np.array_split(np.asarray(values, float), min(width, len(values)))
-    means = np.array(
-        [part[np.isfinite(part)].mean() if np.isfinite(part).any() else np.nan for part in parts]
-    )
+    known = [part[np.isfinite(part)] for part in parts]
+    means = np.array([part.mean() if len(part) else np.nan for part in known])
     finite = means[np.isfinite(means)]
     low, high = min(finite, default=0.0), max(finite, default=0.0)
     heights = (means - low) / (high - low if high > low else 1.0) * (len(BARS) - 1)

@@ -23,14 +23,7 @@ WIDTH = 6.5
 
 # Okabe & Ito's colours, in an order that also differs in lightness, each with its own line style.
 INK, SKY, GREEN, BLUE, VERMILION = "#000000", "#56B4E9", "#009E73", "#0072B2", "#D55E00"
-STYLES: tuple[Any, ...] = (
-    (0, (1, 1)),
-    (0, (4, 1, 1, 1, 1, 1)),
-    (0, (4, 1, 1, 1)),
-    (0, (3, 1)),
-    (0, (6, 1)),
-    "-",
-)
+STYLES: Any = ((0, (1, 1)), (0, (4, 1, 1, 1, 1, 1)), (0, (4, 1, 1, 1)), (0, (3, 1)), (0, (6, 1)), "-")
 DASHES: Any = (0, (2, 1.5))
 GREY, FAINT = "#666666", "#C8C8C8"
 LOOKS = {"KQ": (BLUE, "-"), "VO": (VERMILION, DASHES)}
@@ -106,9 +99,6 @@ class Drawn(NamedTuple):
     rows: Rows
 
 
-# Data.
-
-
 def rows_of(where: Sequence[object], *columns: Iterable[object] | np.ndarray) -> Rows:
     """A row per entry of the columns, each after the same leading cells."""
     cells = (column.tolist() if isinstance(column, np.ndarray) else column for column in columns)
@@ -141,9 +131,6 @@ def mean_and_std(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.nanmean(values, axis=-1), np.nanstd(values, axis=-1)
 
 
-# Layers and heads.
-
-
 def shown_layers(run: TrackedRun, most: int = 6) -> list[int]:
     """All layers, or so many from the first to the last."""
     count = len(run.layers)
@@ -170,9 +157,6 @@ def middle_head(run: TrackedRun, product: str, layer: int) -> int:
 def head_number(run: TrackedRun, layer: int, head: int) -> int:
     """The head's number in the model; not every head need be tracked."""
     return int(run.layers[layer]["tracked_heads"][head]) + 1
-
-
-# Panels.
 
 
 def columns_for(count: int) -> int:

@@ -81,14 +81,12 @@ def claims_section(claims: Sequence[Claim]) -> str:
         return paragraph("No claim is about these runs: they have no attention heads.")
     opening = f"<summary>{escape(tally(claims))}</summary>{paragraph(f'Brackets are {INTERVALS}.')}"
     opening += paragraph(escape(runs_left_out(claims)))
+    titles = "".join(f'<th scope="col">{one}</th>' for one in ("Judged on", "Verdict", "Effect and why"))
     parts = []
     for name, group in groupby(claims, key=lambda claim: claim.name):
         same = list(group)
         statement = f"{escape(same[0].statement)} <em>({escape(same[0].source)}’s claim)</em>"
-        heads = "".join(
-            f'<th scope="col">{title}</th>' for title in ("Judged on", "Verdict", "Effect and why")
-        )
-        body = f"<thead><tr>{heads}</tr></thead><tbody>{''.join(map(_claim_row, same))}</tbody>"
+        body = f"<thead><tr>{titles}</tr></thead><tbody>{''.join(map(_claim_row, same))}</tbody>"
         table = f'<table class="verdicts">{body}</table>'
         heading = f"<h3>{escape(name.capitalize())}</h3>{paragraph(statement)}"
         parts.append(f'<div class="judged">{heading}{table}</div>')
