@@ -288,15 +288,20 @@ def effects(choice: Choice, base: Choice) -> list[Effect]:
     return found
 
 
+def recorded(run: TrackedRun, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """The steps at which a metric is finite, and its values."""
+    record = run.steps()
+    values = record.get(name, np.full(len(record["step"]), np.nan))
+    known = np.isfinite(values)
+    return record["step"][known], values[known]
+
+
 def learned(runs: Sequence[TrackedRun]) -> dict[str, float]:
     """Loss over the last 5 % of training, last validation loss and accuracy; nan where not recorded."""
 
     def last(run: TrackedRun, name: str, part: float) -> float:
-        recorded = run.steps()
-        values = recorded.get(name, np.full(len(recorded["step"]), np.nan))
-        known = np.isfinite(values)
-        steps = recorded["step"][known]
-        return float(values[known][steps >= (1 - part) * steps[-1]].mean()) if len(steps) else np.nan
+        steps, values = recorded(run, name)
+        return float(values[steps >= (1 - part) * steps[-1]].mean()) if len(steps) else np.nan
 
     parts = {"loss": 0.05, "validation_loss": 0.0, "accuracy": 0.0}
     return {name: float(np.mean([last(run, name, part) for run in runs])) for name, part in parts.items()}

@@ -41,8 +41,7 @@ def not_trained_for_it(runs: Sequence[TrackedRun]) -> str:
             return f"Trained without a recipe; the claim is about training from random weights. {JUDGE}"
         if run.recipe.get("data") == "regression":
             return f"The claim is about images and text, not synthetic regression. {JUDGE}"
-        losses = run.steps().get("loss", np.empty(0))
-        losses = losses[np.isfinite(losses)]
+        _, losses = heads.recorded(run, "loss")
         if len(losses) and losses[-1] > HARDLY * losses[0] > 0:
             fall = f"its training loss fell from {losses[0]:.3g} to {losses[-1]:.3g}"
             return f"{run.name} has hardly learned: {fall}. {JUDGE}"

@@ -172,7 +172,7 @@ def sweep(
     import torch
     from rich.console import Console
 
-    from rankrise.show.console import plain_table
+    from rankrise.show.tables import plain_table
     from rankrise.train import sweep as library
     from rankrise.train._task import task_of
     from rankrise.train._workers import Processes, dask_executor, slurm_executor

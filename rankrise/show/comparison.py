@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.table import Table
 
 from rankrise.foundations.files import write_json, write_text
-from rankrise.show.console import plain_table
 from rankrise.show.pictures import csv_text, save_picture
+from rankrise.show.tables import plain_table
 from rankrise.watch.types import HeadOverlap, MatrixChange, ModelComparison, ModelOverlap
 
 ROWS_SHOWN = 48

@@ -1,16 +1,15 @@
-"""What `predict`, `flow`, `truncate`, `extract` and `shrink` print: stages, functional ranks, an adapter."""
+"""Tables as commands print them: predicted stages, functional ranks, an adapter."""
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 
 from rankrise.foundations.files import to_json
-from rankrise.show.console import plain_table
 
 if TYPE_CHECKING:
     from rankrise.predict import Flow, Stages
@@ -27,6 +26,24 @@ MEANINGS = {
 }
 NAMES_SHOWN = 4
 LITTLE = 0.9  # of the change: warn if an adapter that leaves tensors out holds less
+
+
+def plain_table(
+    titles: Sequence[str],
+    rows: Sequence[Sequence[RenderableType]],
+    left: Sequence[str] = (),
+    title: str = "",
+    gap: int = 1,
+) -> Table:
+    """A table without lines and without empty columns; columns named in `left` are left-justified."""
+    table = Table(title=title or None, box=None, padding=(0, gap, 0, 0), title_justify="left")
+    shown = [place for place in range(len(titles)) if any(row[place] for row in rows)]
+    for place in shown:
+        justify = "left" if titles[place] in left else "right"
+        table.add_column(titles[place], justify=justify, overflow="fold")  # type: ignore[arg-type]
+    for row in rows:
+        table.add_row(*(row[place] for place in shown))
+    return table
 
 
 def print_stages(stages: "Stages", label: Callable[[int], str], flow: "Flow | None" = None) -> None:
@@ -106,7 +123,9 @@ def _described(adapter: "Adapter", what: str, measured_on: str) -> Iterator[str]
         f"{adapter.kept:.1%} of the {of} in the cut matrices is kept, beyond rounding noise: "
         f"{adapter.parameters:,} parameters, rank {max(adapter.ranks.values())} at most."
     )
-    names = _some(map(_kind, rest.changed))
+    kinds = list(dict.fromkeys(map(_kind, rest.changed)))
+    more = f" and {len(kinds) - NAMES_SHOWN} more" if len(kinds) > NAMES_SHOWN else ""
+    names = ", ".join(kinds[:NAMES_SHOWN]) + more
     if rest.changed and rest.kept:
         hint = "--leave_rest leaves them out; " if what == "change" else ""
         yield f"Kept whole: {names} ({rest.parameters:,} parameters; {hint}vLLM refuses them)."
@@ -141,10 +160,3 @@ def _table(matrices: Sequence[Mapping[str, Any]]) -> Table:
 
 def _kind(name: str) -> str:
     return re.sub(r"\d+", "*", name)
-
-
-def _some(names: Iterable[str]) -> str:
-    """The first few different names, and how many more there are."""
-    different = list(dict.fromkeys(names))
-    more = len(different) - NAMES_SHOWN
-    return ", ".join(different[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")

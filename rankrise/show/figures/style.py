@@ -112,14 +112,6 @@ def measured(run: TrackedRun) -> TrackedRun:
     return run
 
 
-def recorded(run: TrackedRun, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """The steps at which a metric is finite, and its values."""
-    record = run.steps()
-    values = record.get(name, np.full(len(record["step"]), np.nan))
-    known = np.isfinite(values)
-    return record["step"][known].astype(int), values[known]
-
-
 def epochs_of(run: TrackedRun) -> list[float] | list[str]:
     """The epoch of each finite step, blank if epochs are not known."""
     steps = run.finite_steps

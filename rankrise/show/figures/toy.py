@@ -27,8 +27,11 @@ Curve = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def draw_diagonal_and_full(run: ToyRun) -> Drawn:
-    """Diagonal and full weights trained by gradient descent."""
-    seed, alpha = _seed(run), _descent_alpha(run)
+    """Diagonal and full weights trained by gradient descent, at the smallest scale at which it was run."""
+    alphas = [piece.alpha for piece in pieces_of(run.settings) if piece.kind == "descent"]
+    if not alphas:
+        raise NotRecorded(f"{run.folder} has no gradient descent: run it with the experiment 'descent'.")
+    seed, alpha = _seed(run), min(alphas, key=log10_of)
     descent, full = run.descent(seed, alpha), run.full(seed)
     times, points, losses = _staircase(run)
     diagonal, rescaled = descent.times.numpy(), full.rescaled_times.numpy()
@@ -186,14 +189,6 @@ def _draw_perturbation(panel: Axes, curve: PerturbedCurve, run: ToyRun) -> None:
 def _seed(run: ToyRun) -> int:
     """The seed that is drawn."""
     return run.settings.seeds[0]
-
-
-def _descent_alpha(run: ToyRun) -> str:
-    """The smallest scale at which gradient descent was run."""
-    alphas = [piece.alpha for piece in pieces_of(run.settings) if piece.kind == "descent"]
-    if not alphas:
-        raise NotRecorded(f"{run.folder} has no gradient descent: run it with the experiment 'descent'.")
-    return min(alphas, key=log10_of)
 
 
 def _coordinates(run: ToyRun, kind: str) -> list[int]:

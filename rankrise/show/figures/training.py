@@ -10,11 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from rankrise.claims.heads import Effect, Estimate, effects, learned
+from rankrise.claims.heads import Effect, Estimate, effects, learned, recorded
 from rankrise.recipes.train_settings import science_of
 from rankrise.runs import NotRecorded, Study, TrackedRun, choices_of, found_stages
 from rankrise.show.figures import style
-from rankrise.show.figures.style import CHANGES, STYLES, Drawn, Rows, plain, recorded, rows_of, shades
+from rankrise.show.figures.style import CHANGES, STYLES, Drawn, Rows, plain, rows_of, shades
 from rankrise.show.tracked_words import length
 
 METRICS = {

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from rankrise.claims.heads import recorded
 from rankrise.runs import Study, TrackedRun, found_stages, studies
 from rankrise.show.report.pieces import many, packed, paragraph
 from rankrise.show.tracked_words import layer_titles, length, rank_kinds
@@ -178,12 +179,10 @@ def _leading(run: TrackedRun, room: float) -> dict[str, Any]:
 
 def _training(run: TrackedRun) -> dict[str, Any]:
     """Each metric's finite values, as means over windows if they are too many, and its first and last."""
-    recorded = run.steps()
     found = {}
-    for name in (*METRICS, *sorted(name for name in recorded if name.startswith(FURTHER))):
-        known = np.isfinite(recorded.get(name, np.zeros(0)))
-        if known.any():
-            steps, values = recorded["step"][known], recorded[name][known]
+    for name in (*METRICS, *sorted(name for name in run.steps() if name.startswith(FURTHER))):
+        steps, values = recorded(run, name)
+        if len(steps):
             windows = np.array_split(np.arange(len(steps)), min(METRIC_POINTS, len(steps)))
             found[name] = {
                 "steps": packed([steps[window].mean() for window in windows]),
