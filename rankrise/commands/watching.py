@@ -56,12 +56,7 @@ def watch(
 
 
 def compare(
-    before: str,
-    after: str,
-    *,
-    overlap: str | None = None,
-    out: Path | None = None,
-    json: bool = False,
+    before: str, after: str, *, overlap: str | None = None, out: Path | None = None, json: bool = False
 ) -> None:
     """Measure the rank and size of what changed between two checkpoints, in every layer and head.
 
@@ -113,11 +108,7 @@ class Reading:
 
 
 def history(
-    series: list[str],
-    *,
-    reading: Annotated[Mapping[str, Any], Reading],
-    run: Path,
-    json: bool = False,
+    series: list[str], *, reading: Annotated[Mapping[str, Any], Reading], run: Path, json: bool = False
 ) -> None:
     """Make a tracked run out of a series of checkpoints, for watch, figures, claims and report.
 

@@ -96,12 +96,7 @@ def _measure_table(claim: Claim, why: bool) -> Table:
         name = f"{measure.name}, but by {measure.choice}" if measure.choice else measure.name
         needed = f"needed {measure.needed}" if measure.needed else ""
         reason = (f"\nwhy: {measure.why}", "dim") if why and measure.why else ""
-        table.add_row(
-            mark,
-            number_of(measure),
-            needed,
-            _text(name, reason),
-        )
+        table.add_row(mark, number_of(measure), needed, _text(name, reason))
     return table
 
 

@@ -44,9 +44,7 @@ def test_statistics_agree_with_scipy_s() -> None:
     ("low", "high", "at_least", "at_most"),
     [(0.6, 0.7, True, False), (0.3, 0.4, False, True), (0.4, 0.6, None, None)],
 )
-def test_the_interval_decides_three_ways(
-    low: float, high: float, at_least: bool | None, at_most: bool | None
-) -> None:
+def test_the_interval_decides_three_ways(low, high, at_least, at_most):
     estimate = Estimate((low + high) / 2, low, high)
     assert Number("", ">= 0.5", "").measure(estimate).passes is at_least
     assert Number("", "<= 0.5", "").measure(estimate).passes is at_most

@@ -60,11 +60,7 @@ def test_full_weights_of_a_large_initialisation_are_learned_together(folder: Pat
 
 
 @pytest.mark.parametrize(
-    ("name", "file"),
-    [
-        ("convergence", "flow-1e-32.safetensors"),
-        ("noise robustness", "assumptions.json"),
-    ],
+    ("name", "file"), [("convergence", "flow-1e-32.safetensors"), ("noise robustness", "assumptions.json")]
 )
 def test_a_run_cut_off_cannot_decide(tiny: ToyRun, folder: Path, name: str, file: str) -> None:
     shutil.copytree(tiny.folder, folder)

@@ -46,9 +46,7 @@ def test_the_effect_in_a_layer_is_the_record_s(tracked: dict[str, Path]) -> None
     assert measure.value == pytest.approx(ends.mean(1).max())
 
 
-def test_rank_falls_with_the_scale_unless_the_scales_are_the_same_in_truth(
-    tracked: dict[str, Path], tmp_path: Path
-) -> None:
+def test_rank_falls_with_the_scale_unless_the_scales_are_the_same_in_truth(tracked, tmp_path):
     holds = verdict("initialisation scale", tracked["unit"], tracked["small"])
     assert holds.verdict == "holds"
     called_small = changed(tracked["again"], tmp_path / "called", {"initialisation_scale": 0.1, "seed": 0})
@@ -116,9 +114,7 @@ def test_steps_that_are_rounding_noise_are_left_out(tracked: dict[str, Path], tm
     assert "by more than rounding" in verdict("low rank", run).reason
 
 
-def test_a_layer_that_is_frozen_in_one_run_is_compared_in_none(
-    tracked: dict[str, Path], tmp_path: Path
-) -> None:
+def test_a_layer_that_is_frozen_in_one_run_is_compared_in_none(tracked, tmp_path):
     frozen = freeze(changed(tracked["unit"], tmp_path / "unit"), 0)
     for name, other in (("initialisation scale", "small"), ("data sets", "hard")):
         whole = verdict(name, tracked["unit"], tracked[other], part="VO")

@@ -9,9 +9,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.slow
 @pytest.mark.skipif(not (ROOT / "results").exists(), reason="needs the repository's records")
-def test_the_numbers_beside_the_picture_are_those_of_the_records(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_numbers_beside_the_picture_are_those_of_the_records(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     import verdicts
 

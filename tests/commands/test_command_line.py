@@ -34,9 +34,7 @@ from rankrise.recipes.files import names, settings_in
         ("claims rankrise", "rankrise is not a run"),
     ],
 )
-def test_a_mistake_is_one_sentence_that_names_it_and_exit_code_2(
-    words: str, named: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mistake_is_one_sentence_that_names_it_and_exit_code_2(words, named, capsys, monkeypatch):
     monkeypatch.chdir(Path(__file__).parents[2])
     with pytest.raises(SystemExit) as caught:
         main(words.split())
@@ -111,13 +109,7 @@ def test_a_closed_pipe_ends_it_quietly() -> None:
     ("raised", "code", "said"),
     [(KeyboardInterrupt(), 130, "interrupted"), (PermissionError(13, "Permission denied", "a/b"), 2, "a/b")],
 )
-def test_what_stops_a_command_is_one_sentence(
-    raised: BaseException,
-    code: int,
-    said: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_stops_a_command_is_one_sentence(raised, code, said, capsys, monkeypatch):
     def stop(*_: object) -> None:
         raise raised
 

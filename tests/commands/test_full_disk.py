@@ -16,13 +16,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("command", ["claims", "report", "figures", "train"])
-def test_a_file_that_cannot_grow(
-    run: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    command: str,
-) -> None:
+def test_a_file_that_cannot_grow(run, tmp_path, capsys, monkeypatch, command):
     """The system itself refuses to write more."""
     resource = pytest.importorskip("resource")
     monkeypatch.setattr(sys, "dont_write_bytecode", True)  # what is imported now would be torn for good

@@ -34,8 +34,7 @@ def test_a_run_in_words_and_in_json(series, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "named"),
-    [([], "--run"), (["--run=r", "--first=9"], "first=9"), (["--run=r"], "config.json")],
+    ("words", "named"), [([], "--run"), (["--run=r", "--first=9"], "first=9"), (["--run=r"], "config.json")]
 )
 def test_mistakes_are_named_and_nothing_is_written(series, tmp_path, capsys, monkeypatch, words, named):
     monkeypatch.chdir(tmp_path)

@@ -75,9 +75,7 @@ def test_json_has_every_number(folder: Path, capsys: pytest.CaptureFixture[str])
     assert len(shown["stages"]["stages"]) == 1
 
 
-def test_while_it_is_written(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_while_it_is_written(folder, tmp_path, capsys, monkeypatch):
     """A part of the record, with its last line torn, and no end: shown once, or until it is interrupted."""
     part = tmp_path / "part"
     part.mkdir()
@@ -119,9 +117,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.slow
-def test_a_run_whose_process_was_killed_is_not_taken_for_one_that_goes_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_whose_process_was_killed_is_not_taken_for_one_that_goes_on(tmp_path, capsys):
     run = tmp_path / "run"
     killed = subprocess.run([sys.executable, "-c", KILLED, str(run)], capture_output=True)
     assert killed.stdout == b"True\n"

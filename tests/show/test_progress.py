@@ -4,17 +4,7 @@ import io
 import re
 import time
 
-from rankrise.show.progress import bar, progress_lines
-
-
-def test_lines_have_rate_and_time_left_of_what_was_done_since_the_first() -> None:
-    clock, out = iter([0.0, 2.0, 10.0, 10.1, 20.0]), io.StringIO()
-    move_to = progress_lines("training", 1000, "images", clock=lambda: next(clock), out=out)
-    for done in (500, 508, 509, 518):
-        move_to(done)
-    first, second = out.getvalue().splitlines()
-    assert first == "training: 51 %, 1 images/s, 0:08:12 left"
-    assert second.endswith("1 images/s, 0:08:02 left")
+from rankrise.show.progress import bar
 
 
 def test_a_bar_in_a_pipe_is_lines(capsys) -> None:

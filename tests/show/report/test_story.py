@@ -2,7 +2,6 @@
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,9 +14,7 @@ from rankrise.watch.types import FoundStage
 pytestmark = pytest.mark.slow
 
 
-def test_each_kind_of_run_has_a_page_that_links_to_the_other(
-    copy_of: Any, tracked: dict[str, Path], tmp_path: Path
-) -> None:
+def test_each_kind_of_run_has_a_page_that_links_to_the_other(copy_of, tracked, tmp_path):
     going = copy_of("going").folder
     (going / "seed-0" / "full.safetensors").unlink()
     out = tmp_path / "new" / "my page.html"

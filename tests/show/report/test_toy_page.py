@@ -6,18 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pages import (
-    HOSTILE,
-    PLOTS,
-    Open,
-    check_play,
-    check_zoom,
-    hover,
-    plain,
-    rows_of,
-    slide,
-    write_report,
-)
+from pages import HOSTILE, PLOTS, Open, check_play, check_zoom, hover, plain, rows_of, slide, write_report
 
 from rankrise.runs import ToyRun, open_toy
 
@@ -39,9 +28,7 @@ def test_stages_are_the_run_s(open_page: Open, run: ToyRun, toy_page: Path) -> N
             assert int(row[7]) == len(stage.support)
 
 
-def test_the_panel_follows_the_slider_and_plots_can_be_read(
-    open_page: Open, run: ToyRun, toy_page: Path
-) -> None:
+def test_the_panel_follows_the_slider_and_plots_can_be_read(open_page, run, toy_page):
     page, stages, labels, flow = open_page(toy_page), run.stages(0), run.labels(0), run.flow(0, "1e-8")
     for begun, stage in enumerate(stages):
         slide(page, "#time", stage.time - 0.05)
@@ -68,9 +55,7 @@ def test_the_panel_follows_the_slider_and_plots_can_be_read(
     check_play(page, "#time")
 
 
-def test_names_are_text_and_several_runs_share_their_controls(
-    open_page: Open, run: ToyRun, copy_of: Any, tmp_path: Path
-) -> None:
+def test_names_are_text_and_several_runs_share_their_controls(open_page, run, copy_of, tmp_path):
     name = "<script>alert(1)<img src=x onerror=alert(3)>"
     path = copy_of(name).folder / "run.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"command": HOSTILE}))

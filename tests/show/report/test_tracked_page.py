@@ -52,9 +52,7 @@ def ends(values: np.ndarray) -> list[float]:
     return [values[0], values[-1], values.min(), values.max()]
 
 
-def test_the_story_the_heads_and_the_ranks_are_the_record_s(
-    open_page: Open, tracked_page: Path, unit: TrackedRun
-) -> None:
+def test_the_story_the_heads_and_the_ranks_are_the_record_s(open_page, tracked_page, unit):
     page = open_page(tracked_page)
     assert page.title() == "Gradual rank increase: CIFAR-10"
     story = page.locator(".story").inner_text()
@@ -76,9 +74,7 @@ def test_the_story_the_heads_and_the_ranks_are_the_record_s(
     assert f"{ranks.mean():.3g} (change of VO)" in page.locator("#glance-here").inner_text()
 
 
-def test_a_layer_and_a_head_can_be_chosen_and_their_numbers_read(
-    open_page: Open, tracked_page: Path, unit: TrackedRun
-) -> None:
+def test_a_layer_and_a_head_can_be_chosen_and_their_numbers_read(open_page, tracked_page, unit):
     page = open_page(tracked_page)
     assert page.locator("#head").is_disabled()
     page.select_option("#layer", "1")
@@ -116,9 +112,7 @@ def test_time_is_linear_or_logarithmic_zooms_and_plays(open_page: Open, tracked_
     assert [line.split(",")[0], rank.split()[0], moment.split()[0]] == ["layer 1", "stable", "epoch"]
 
 
-def test_several_runs_are_chosen_between_listed_and_judged(
-    open_page: Open, page_of_all: Path, tracked: dict[str, Path]
-) -> None:
+def test_several_runs_are_chosen_between_listed_and_judged(open_page, page_of_all, tracked):
     page = open_page(page_of_all)
     assert page.locator("#run option").all_inner_texts() == ["unit", "again", "small", "hard", "wander"]
     rows = {row[0]: row for row in rows_of(page, "#runs-here")}
@@ -141,9 +135,7 @@ def test_several_runs_are_chosen_between_listed_and_judged(
     assert judged == [[claim.name, claim.subject, claim.verdict] for claim in claims]
 
 
-def test_a_history_of_matrices_is_grey_while_its_changes_are_rounding_noise(
-    open_page: Open, tmp_path: Path
-) -> None:
+def test_a_history_of_matrices_is_grey_while_its_changes_are_rounding_noise(open_page, tmp_path):
     weights = {name: 0.02 * torch.randn(40, 30) for name in ("mlp.up", "mlp.down", "embed")}
     for step in (0, 1, 2, 100, 200):  # at first below the spacing of bfloat16
         for weight in weights.values():
@@ -164,9 +156,7 @@ def test_a_history_of_matrices_is_grey_while_its_changes_are_rounding_noise(
     assert "No claim is about these runs" in page.locator("#claims").inner_text()
 
 
-def test_a_run_without_ranks_or_changes_opens_and_says_so(
-    open_page: Open, tracked: dict[str, Path], tmp_path: Path
-) -> None:
+def test_a_run_without_ranks_or_changes_opens_and_says_so(open_page, tracked, tmp_path):
     model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 1, 8, batch_first=True), 1)
     tracker = watch.RankTracker(model, tmp_path / "still")
     for step in (1, 2):
@@ -184,9 +174,7 @@ def test_a_run_without_ranks_or_changes_opens_and_says_so(
         assert page.locator(place).first.inner_text() == "Nothing has been measured yet."
 
 
-def test_a_large_model_s_page_stays_small(
-    unit: TrackedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_model_s_page_stays_small(unit, tmp_path, monkeypatch):
     """Every head of 32 layers of 32, measured 1000 times."""
     layer = unit.layers[0] | {"tracked_heads": list(range(32)), "heads": 32, "d_model": 4096, "d_head": 128}
 

@@ -1,4 +1,4 @@
-"""Figures of tracked runs: in three files, with the record's numbers beside the picture."""
+"""Figures: in three files, with the record's numbers beside the picture."""
 
 import csv
 import shutil
@@ -20,6 +20,7 @@ from rankrise.watch.types import FoundStage, StagesFound
 pytestmark = pytest.mark.slow
 
 DRAW = {figure.name: figure.draw for figure in FIGURES}
+TOY = {"3", "6", "7", "8", "9", "10"}
 PAPER = ["1", "11", "2", "5", "12", "4", "14", "13"]
 
 
@@ -143,9 +144,7 @@ def test_other_matrices_have_a_panel_per_kind(tmp_path: Path) -> None:
     assert titles == ["encoder.layers.*.linear1.weight", "encoder.layers.*.linear2.weight"]
 
 
-def test_runs_without_ranks_or_spectra_have_the_figures_they_can(
-    tracked: dict[str, Path], tmp_path: Path
-) -> None:
+def test_runs_without_ranks_or_spectra_have_the_figures_they_can(tracked, tmp_path):
     begun = shutil.copytree(tracked["unit"], tmp_path / "begun")
     (begun / "ranks.jsonl").write_text("")
     for path in (begun / "spectra").glob("step-*"):
@@ -204,6 +203,28 @@ def test_stages_to_smooth_counts_every_run(tracked: dict[str, Path], tmp_path: P
     assert (lines["batch 64"], lines["batch 8"]) == ([3.5, 2, 0], [1])
     with pytest.raises(NotRecorded, match="batch size"):
         DRAW["stages-to-smooth"](studies(open([tracked["unit"], tracked["again"]]))[0])
+
+
+def test_the_data_of_figure_8_are_the_flow_and_the_staircase(tiny: ToyRun, tmp_path: Path) -> None:
+    drawn, skipped = draw_figures([tiny], tmp_path)
+    assert (set(drawn), skipped) == (TOY, {})
+    table = rows(drawn["8"][2])
+    flow, stages = tiny.flow(6, "1e-32"), tiny.stages(6)
+    line = [row for row in table if row["alpha"] == "1e-32"][200]
+    assert float(line["VO 2"]) == pytest.approx(float(flow.at(float(line["rescaled_time"]))[6]), rel=1e-4)
+    staircase = [row for row in table if row["alpha"] == "Algorithm 1"]
+    assert float(staircase[1]["rescaled_time"]) == pytest.approx(stages[0].time, rel=1e-5)
+    assert float(staircase[-1]["VO 2"]) == pytest.approx(float(stages[-1].point[6]), rel=1e-5)
+
+
+def test_a_run_cut_off_gives_the_figures_it_can(tiny: ToyRun, tmp_path: Path) -> None:
+    shutil.copytree(tiny.folder, tmp_path / "run")
+    (tmp_path / "run/seed-6/full.safetensors").unlink()
+    (tmp_path / "run/seed-6/noise-robustness.safetensors").unlink()
+    drawn, skipped = draw_figures(open(tmp_path / "run"), tmp_path / "figures")
+    assert (set(drawn), set(skipped)) == (TOY - {"3", "10"}, {"3", "10"})
+    with pytest.raises(NotRecorded, match=r"full\.safetensors"):
+        draw_figures(open(tmp_path / "run"), tmp_path / "again", ["3"])
 
 
 def test_mistakes(tracked: dict[str, Path], run: ToyRun, tmp_path: Path) -> None:
