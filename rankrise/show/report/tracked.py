@@ -13,7 +13,7 @@ from rankrise.show.report.pieces import many, packed, paragraph
 from rankrise.show.tracked_words import layer_titles, length, rank_kinds
 
 NAME, LINK, HEADING = "tracked", "Transformers", "Rank of what was learned"
-SCRIPTS = ("run.js", "ranks.js", "spectra.js", "training.js", "several.js", "main.js")
+SCRIPTS = ("run.js", "ranks.js", "curves.js", "main.js")
 
 # Numbers of all runs together. One takes 5.3 bytes of the page, which is to stay below 5 MB.
 RANK_NUMBERS, SPECTRUM_NUMBERS, LEADING_NUMBERS = 300_000, 300_000, 150_000

@@ -2,11 +2,9 @@
 
 import { checkbox, choose, select, slider, state, watch, zoomButtons } from "../controls.js";
 import { h } from "../dom.js";
-import { heads, ranks } from "./ranks.js";
+import { leading, spectra, stages, training } from "./curves.js";
+import { beside, heads, ranks, runList } from "./ranks.js";
 import { here, runs, showRun, timeZoom } from "./run.js";
-import { beside, runList } from "./several.js";
-import { leading, spectra } from "./spectra.js";
-import { stages, training } from "./training.js";
 
 const SECONDS_TO_PLAY = 15;
 
