@@ -171,11 +171,9 @@ class Statement:
 
     def judged(self, everything: bool = False) -> list[Claim]:
         """The verdict on each part; runs that the claim is not about get one only with `everything`."""
-        statement, excuse = " ".join((self.__doc__ or "").split()), "" if everything else self.excuse
+        text, excuse = " ".join((self.__doc__ or "").split()), "" if everything else self.excuse
         runs, left_out = tuple(run.name for run in self.runs), self.left_out
-        blank = Claim(
-            self.name, statement, self.source, "not judged", excuse, (), runs, self.data, left_out=left_out
-        )
+        blank = Claim(self.name, text, self.source, "not judged", excuse, (), runs, self.data, "", left_out)
         try:
             return [self._judged(replace(blank, part=part)) for part in self.parts()]
         except NotRecorded as missing:

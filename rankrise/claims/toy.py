@@ -19,8 +19,7 @@ from rankrise.runs.toy import ACTIVE
 
 CONSIDERED = 0.9
 """Stages after this fraction of the run are left out: at a finite scale they may come after its end."""
-PERTURBED = 1e-8
-"""The size from which a weight is large enough to perturb."""
+PERTURBED = 1e-8  # the size from which a weight is large enough to perturb
 SECOND_ORDER = "errors like c/log(1/alpha) vanish in the extrapolation; what is left is of second order"
 HALF_WAY = "half-way between 1, the theory, and 0, no convergence"
 KICK, SEPARATION = "of the kick", "of the largest separation"
@@ -78,9 +77,7 @@ def convergence(run: ToyRun, seed: int) -> tuple[float | None, ...]:
     stages, until = run.stages(seed), run.settings.until
     larger, smaller = (run.flow(seed, alpha) for alpha in run.settings.alphas[-2:])
     compared = [predict.compare(stages, flow).stages for flow in (larger, smaller)]
-    pairs = [
-        (before, after) for before, after in zip(*compared, strict=False) if after.time <= CONSIDERED * until
-    ]
+    pairs = [pair for pair in zip(*compared, strict=False) if pair[1].time <= CONSIDERED * until]
     if not pairs:
         raise NotRecorded(f"Algorithm 1 has no plateau that ends before time {until:g}: raise until.")
     ratio = smaller.log_inverse_alpha / larger.log_inverse_alpha
@@ -213,8 +210,7 @@ def distance_to_path(point: Tensor, path: Tensor) -> float:
 
 # Full weights: Figure 3 (d) to (f) as numbers.
 
-LEARNED = 0.05
-"""A singular value counts as learned above this fraction of the largest at the end."""
+LEARNED = 0.05  # of the largest singular value at the end: above, one counts as learned
 ONE = "between a tenth and nine tenths of their end; one after another leaves one or two"
 SHARE = "1: learned together; one after another, each takes its share, a quarter at most"
 EARLY = "rank that grows during training is below half then; weights that start large have all"

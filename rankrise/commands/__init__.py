@@ -43,7 +43,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         elif name == "--version":
             print(f"rankrise {__version__}")
         elif name in ("-h", "--help"):
-            _introduce()
+            print("usage: rankrise COMMAND ...\n\nGradual rank increase: predict it, watch it, use it.\n")
+            for one in COMMANDS:
+                print(textwrap.fill(f"  {one:<9} {summary(command_of(one))}", 90, subsequent_indent=" " * 12))
+            print("\n'rankrise COMMAND --help' explains a command.")
         else:
             raise RankriseError(f"{name!r} is not a command: pass one of {', '.join(COMMANDS)}.")
         sys.stdout.flush()
@@ -63,13 +66,6 @@ def command_of(name: str) -> Command:
     """Import a command's function."""
     command: Command = getattr(import_module(f"rankrise.commands.{COMMANDS[name]}"), name)
     return command
-
-
-def _introduce() -> None:
-    print("usage: rankrise COMMAND ...\n\nGradual rank increase: predict it, watch it, use it.\n")
-    for name in COMMANDS:
-        print(textwrap.fill(f"  {name:<9} {summary(command_of(name))}", 90, subsequent_indent=" " * 12))
-    print("\n'rankrise COMMAND --help' explains a command.")
 
 
 def _exit(sentence: str, code: int = 2) -> None:

@@ -59,7 +59,12 @@ def parser_of(name: str, command: Command) -> argparse.ArgumentParser:
     for one in inspect.signature(command).parameters.values():
         hint, text = hints[one.name], texts.get(one.name, "")
         if get_origin(hint) is Annotated:
-            _add_settings(parser, get_args(hint)[1], one.name)
+            settings = get_args(hint)[1]
+            about, kinds = docstring_parser.parse_from_object(settings), get_type_hints(settings)
+            group = parser.add_argument_group(one.name, about.short_description)
+            meant = {each.arg_name: each.description or "" for each in about.params}
+            for field in fields(settings):
+                _add_flag(group, field.name, kinds[field.name], field.default, meant.get(field.name, ""))
         elif hint is bool:
             parser.add_argument(f"--{one.name}", action="store_true", help=_help(text))
         elif one.kind is one.KEYWORD_ONLY:
@@ -85,14 +90,6 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise the error, and point to the help."""
         raise RankriseError(f"{message}: see '{self.prog} --help'.")
-
-
-def _add_settings(parser: argparse.ArgumentParser, settings: type, name: str) -> None:
-    documented, hints = docstring_parser.parse_from_object(settings), get_type_hints(settings)
-    texts = {one.arg_name: one.description or "" for one in documented.params}
-    group = parser.add_argument_group(name, documented.short_description)
-    for field in fields(settings):
-        _add_flag(group, field.name, hints[field.name], field.default, texts.get(field.name, ""))
 
 
 def _add_flag(parser: Any, name: str, hint: Any, default: Any, text: str) -> None:

@@ -18,8 +18,7 @@ from rankrise.show.pictures import csv_text, save_picture
 from rankrise.show.tables import plain_table
 from rankrise.watch.types import HeadOverlap, MatrixChange, ModelComparison, ModelOverlap
 
-ROWS_SHOWN = 48
-"""With more heads than this, the terminal shows one line for each layer."""
+ROWS_SHOWN = 48  # with more heads, the terminal shows one line for each layer
 LEFT = ("layer", "matrix")
 COLUMNS = {"relative_change": ".1e", "stable_rank": ".2f", "effective_rank": ".2f"}
 COLUMNS |= dict.fromkeys(("energy_rank_90", "energy_rank_95", "energy_rank_99"), ".3g")
@@ -67,10 +66,9 @@ def _tables(found: ModelComparison, each: bool) -> list[Table]:
         rows = list(same)
         heads = str(rows[0].head + 1) + (f"-{rows[-1].head + 1}" if len(rows) > 1 else "")
         spread = f"{pstdev(row.stable_rank for row in rows):.2f}" if len(rows) > 1 else ""
-        change, stable, *others = (
-            format(fmean(getattr(row, name) for row in rows), form) for name, form in COLUMNS.items()
-        )
-        cells = (numbers[line[0]], line[1], heads, change, stable, spread, *others, str(rows[0].full_rank))
+        means = [format(fmean(getattr(row, name) for row in rows), form) for name, form in COLUMNS.items()]
+        number, of = numbers[line[0]], str(rows[0].full_rank)
+        cells = (number, line[1], heads, *means[:2], spread, *means[2:], of)
         tables.setdefault(re.sub(r"\d+", "*", line[0]), []).append(cells)
     titles = (*LEFT, "head", "change", "stable", "±", "effective", "90%", "95%", "99%", "of")
     return [plain_table(titles, lines, LEFT, kind) for kind, lines in tables.items()]

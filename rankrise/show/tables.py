@@ -105,9 +105,8 @@ def print_adapter(adapter: "Adapter", place: Path, measured_on: str, json: bool,
         return
     console = Console()
     whole = "everything that training changed" if what == "change" else "the larger adapter"
-    console.print(
-        f"The adapter holds {adapter.held:.1%} of {whole}, by the square of all parameters' change."
-    )
+    share = f"{adapter.held:.1%} of {whole}"
+    console.print(f"The adapter holds {share}, by the square of all parameters' change.")
     console.print(_table(numbers["matrices"]))
     for line in _described(adapter, what, measured_on):
         console.print(line, markup=False, highlight=False)
@@ -134,11 +133,9 @@ def _described(adapter: "Adapter", what: str, measured_on: str) -> Iterator[str]
     if measured is not None:
         scores = {"base": measured.base, "tuned": measured.tuned, "adapter": measured.adapter}
         losses = ", ".join(f"{name} {one['loss']:.4g}" for name, one in scores.items())
-        gain = (
-            "no gain: are BASE and TUNED swapped?"
-            if measured.gain is None
-            else f"{measured.gain:.1%} of the gain kept."
-        )
+        gain = "no gain: are BASE and TUNED swapped?"
+        if measured.gain is not None:
+            gain = f"{measured.gain:.1%} of the gain kept."
         yield f"Loss on {measured_on}: {losses}; {gain}"
 
 

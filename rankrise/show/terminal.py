@@ -18,14 +18,11 @@ BARS = "▁▂▃▄▅▆▇█"
 GAP = 2
 NARROWEST, WIDEST = 6, 40
 """Bars in a row, as the console has room."""
-PACE_ROWS = 50
-"""Last rows from which to take the pace."""
-MATRIX = "matrix"
-"""The product of a matrix that belongs to no head."""
+PACE_ROWS = 50  # the last rows, from which to take the pace
+MATRIX = "matrix"  # the product of a matrix that belongs to no head
 ENERGY = "95"
 """The energy rank with a column of its own, in per cent, if the console has room for it."""
-PATIENCE = 60.0
-"""Seconds without a new line after which an unfinished run counts as silent."""
+PATIENCE = 60.0  # seconds without a new line after which an unfinished run counts as silent
 
 
 def snapshot(run: TrackedRun, stages: StagesFound) -> dict[str, Any]:
@@ -140,8 +137,7 @@ def frame(shot: dict[str, Any], console: Console, rank: str = "stable") -> Group
 
 def _course(line: dict[str, Any], rank: str) -> list[float]:
     """A rank over the measured steps."""
-    courses = {"stable": line["means"], "entropy": line["entropy_rank"], **line["energy_rank"]}
-    return courses[rank]
+    return {"stable": line["means"], "entropy": line["entropy_rank"], **line["energy_rank"]}[rank]
 
 
 def _last(line: dict[str, Any], rank: str) -> float:

@@ -16,8 +16,7 @@ LEGEND = (
     "known. -: the claim is not judged on these runs. "
     f"[low, high]: {INTERVALS}; for a rank found by trying some, the least and the most it can be."
 )
-NAMED = 2
-"""How many of the runs left out are named."""
+NAMED = 2  # of the runs left out
 
 
 def print_verdicts(console: Console, claims: Sequence[Claim]) -> None:

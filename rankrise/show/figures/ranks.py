@@ -128,9 +128,8 @@ def draw_rank_by_scale(study: Study) -> Drawn:
     """Stable rank of the change after training against the initialisation scale."""
     scales = study.scales
     if len(scales) < 2:
-        raise NotRecorded(
-            f"{study.label} was trained at one initialisation scale: pass runs that differ in it alone."
-        )
+        advice = "pass runs that differ in it alone"
+        raise NotRecorded(f"{study.label} was trained at one initialisation scale: {advice}.")
     first = next(iter(scales.values()))[0]
     colours, lines = (style.BLUE, style.VERMILION, style.GREEN), (style.STYLES[at] for at in (5, 3, 0))
     looks = list(zip(style.three_layers(first), colours, "os^", lines, strict=False))

@@ -26,7 +26,7 @@ def draw_one_head(studies: Sequence[Study]) -> Drawn:
     rows: Rows = []
     for line, study in zip(panels, studies, strict=True):
         run = study.main[0]
-        steps, layer = spread_steps(run), _second_layer(run)
+        steps, layer, label = spread_steps(run), _second_layer(run), plain(study.main_label)
         for panel in line[len(run.products) :]:
             panel.set_axis_off()
         for panel, name in zip(line, run.products, strict=False):
@@ -35,9 +35,7 @@ def draw_one_head(studies: Sequence[Study]) -> Drawn:
             curves = [values[layer][head] for values in _normalised_spectra(run, name, steps)]
             where = (study.label, name, layer + 1, number)
             rows += _draw_spectra(panel, run, steps, curves, where)
-            panel.set_title(
-                f"{plain(study.main_label)}: {PRODUCTS[name]}, {layer_title(run, layer)}, head {number}"
-            )
+            panel.set_title(f"{label}: {PRODUCTS[name]}, {layer_title(run, layer)}, head {number}")
         line[0].set_ylabel(r"$\sigma_i / \sigma_1$")
         line[len(run.products) - 1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     for panel in panels[-1]:
@@ -72,9 +70,8 @@ def draw_spectra(study: Study) -> Drawn:
                 panel.fill_between(index, least, most, color=colour, alpha=0.15, linewidth=0)
             panel.set_title(layer_title(run, layer))
     style.legend_below(picture, panels[0, 0])
-    picture.suptitle(
-        f"{plain(study.main_label)}: normalised spectra, mean over heads (shaded: from least to largest)"
-    )
+    heading = "normalised spectra, mean over heads (shaded: from least to largest)"
+    picture.suptitle(f"{plain(study.main_label)}: {heading}")
     return Drawn(picture, (*HEADER, "mean_over_heads", "least", "largest"), rows)
 
 

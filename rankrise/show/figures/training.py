@@ -86,9 +86,8 @@ def draw_stages_to_smooth(study: Study) -> Drawn:
     runs = _by_condition(study)
     counts = {place: [len(found_stages(one)) for one in same] for place, same in runs.items()}
     if len(runs) < 2 or not any(map(any, counts.values())):
-        raise NotRecorded(
-            f"{study.label} has no stage in any run, or no two initialisation scales or batch sizes."
-        )
+        lacking = "no stage in any run, or no two initialisation scales or batch sizes"
+        raise NotRecorded(f"{study.label} has {lacking}.")
     columns = _from_most_stages(counts)
     picture = style.new_figure(5.4)
     gridded = picture.add_gridspec(3, len(columns), height_ratios=(1, 1, 1.25))
@@ -106,9 +105,8 @@ def draw_stages_to_smooth(study: Study) -> Drawn:
     for place, same in runs.items():
         for run, count in zip(same, counts[place], strict=True):
             rows.append((*place, run.seed, "stages", "", float(count)))
-    picture.suptitle(
-        f"{plain(study.title)}: from stages to smooth (upright lines: stages found; one colour per head)"
-    )
+    heading = "from stages to smooth (upright lines: stages found; one colour per head)"
+    picture.suptitle(f"{plain(study.title)}: {heading}")
     return Drawn(picture, ("scale", "batch_size", "seed", "quantity", "step", "value"), rows)
 
 

@@ -55,9 +55,8 @@ def stage_sentence(run: TrackedRun) -> str:
         return "At all measured steps, the change is rounding noise."
     found = found_stages(run)
     if not found.searched:
-        return (
-            "We cannot tell whether there are stages: losses and measurements are too few, or too far apart."
-        )
+        why = "losses and measurements are too few, or too far apart"
+        return f"We cannot tell whether there are stages: {why}."
     if not found:
         return "We found no stages."
     return f"We found {many(len(found), 'stage')}, at step {', '.join(str(stage.step) for stage in found)}."
