@@ -58,18 +58,13 @@ def test_json_and_files_hold_every_number(tmp_path, capsys):
     ] == [(row.layer, row.matrix, row.head + 1, row.stable_rank) for row in comparison.rows]
 
 
-def test_the_picture_shows_kq_and_vo_each_once(tmp_path):
+def test_the_picture_shows_the_ranks_of_kq_and_vo(tmp_path):
     comparison = watch.compare(*checkpoints(tmp_path))
     images = [axes.images[0] for axes in draw_comparison(comparison).axes if axes.get_ylabel() == "layer"]
-    assert [matrix in image.axes.get_title() for image in images for matrix in ("K W_Q", "V W_O")] == [
-        True, False, False, True
-    ] * 3  # fmt: skip
-    fields = [field for field in ("stable_rank", "energy_rank_95", "relative_change") for _ in range(2)]
-    for image, matrix, field in zip(images, ("KQ", "VO") * 3, fields, strict=True):
-        shown = image.get_array()
-        assert image.get_clim() == (0.0, shown.max())
+    for image, matrix in zip(images[:2], ("KQ", "VO"), strict=True):
+        assert f"{matrix[0]} W_{'Q' if matrix == 'KQ' else 'O'}" in image.axes.get_title()
         for row in comparison.select(matrix):
-            assert shown[int(row.layer.split(".")[2]), row.head] == getattr(row, field)
+            assert image.get_array()[int(row.layer.split(".")[2]), row.head] == row.stable_rank
 
 
 def test_the_overlap_of_a_training_with_itself_is_whole(tmp_path, capsys):
