@@ -5,7 +5,7 @@ two heads of a layer are alike: drawing them again changes nothing, and a number
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -153,13 +153,7 @@ def test_a_low_rank_by_other_layers_thresholds_and_ranks(tmp_path: Path, recorde
         )
 
 
-def growth_of(
-    course: Course,
-    product: str,
-    since: int = EPOCH,
-    over: Callable[[list[float]], Any] = np.mean,
-    kind: str = "",
-) -> tuple[float, float]:
+def growth_of(course: Course, product: str, since=EPOCH, over=np.mean, kind="") -> tuple[float, float]:
     """The share of heads that have grown, and the correlation with the step: over layers, of like heads."""
     steps = [step for step in MEASURED if step >= since]
     grown, trend = [], []

@@ -32,6 +32,7 @@ from rankrise.recipes.files import names, settings_in
         ("watch results/toy-paper", "results/toy-paper is a toy run"),
         ("claims results/toy-paper --only luck", "'luck'"),
         ("claims rankrise", "rankrise is not a run"),
+        ("history results", "--run"),
     ],
 )
 def test_a_mistake_is_one_sentence_that_names_it_and_exit_code_2(words, named, capsys, monkeypatch):

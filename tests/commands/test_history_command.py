@@ -1,4 +1,4 @@
-"""`rankrise history`: the run, and mistakes."""
+"""`rankrise history`: the run, in words and in JSON."""
 
 import json
 
@@ -31,15 +31,3 @@ def test_a_run_in_words_and_in_json(series, tmp_path, capsys):
     assert "5 checkpoints are measured" in shown
     assert "main" in shown
     assert watch.load(run).measured.tolist() == [0, 1, 2, 4, 8]
-
-
-@pytest.mark.parametrize(
-    ("words", "named"), [([], "--run"), (["--run=r", "--first=9"], "first=9"), (["--run=r"], "config.json")]
-)
-def test_mistakes_are_named_and_nothing_is_written(series, tmp_path, capsys, monkeypatch, words, named):
-    monkeypatch.chdir(tmp_path)
-    before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(SystemExit, match="2"):
-        main(["history", "series", *words])
-    assert named in capsys.readouterr().err
-    assert sorted(tmp_path.rglob("*")) == before

@@ -2,23 +2,19 @@
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from pages import write_report
 
 from rankrise.runs import ToyRun, open
 
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
-
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
 
 
 @pytest.fixture(scope="session")
-def browser() -> "Iterator[Browser]":
+def browser():
     """Debian's chromium, headless."""
     if CHROMIUM is None:
         wanted = "the page is tested in a real browser: apt-get install chromium, or name one in CHROMIUM"
@@ -36,12 +32,12 @@ def browser() -> "Iterator[Browser]":
 
 
 @pytest.fixture
-def open_page(browser: "Browser") -> "Iterator[Callable[..., Page]]":
+def open_page(browser):
     """open_page(path, width=1360): an open page; it may log nothing, fail in nothing and fetch nothing."""
     complaints: list[str] = []
     contexts = []
 
-    def opened(path: Path, width: int = 1360, **options: Any) -> "Page":
+    def opened(path: Path, width: int = 1360, **options: Any):
         context = browser.new_context(viewport={"width": width, "height": 900}, **options)
         context.set_default_timeout(120_000)
         contexts.append(context)

@@ -2,15 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from rankrise.runs import Run
 from rankrise.show.report import write_pages
 
-if TYPE_CHECKING:
-    from playwright.sync_api import Locator, Page
-
-Open = Callable[..., "Page"]
+Open = Callable[..., Any]
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
 PLOTS = "svg[aria-roledescription=plot]"
 
@@ -23,14 +20,14 @@ def plain(text: str) -> float:
     return float(text.replace("−", "-").replace("–", "nan").replace("∞", "inf"))
 
 
-def rows_of(page: "Page", selector: str) -> list[list[str]]:
+def rows_of(page, selector: str) -> list[list[str]]:
     rows: list[list[str]] = page.eval_on_selector_all(
         f"{selector} tbody tr", "rows => rows.map(row => [...row.cells].map(cell => cell.textContent))"
     )
     return rows
 
 
-def numbers_of(figure: "Locator") -> dict[str, list[float]]:
+def numbers_of(figure) -> dict[str, list[float]]:
     """The table beneath a plot: where each line starts and ends, its smallest and its largest value."""
     if figure.locator("details").get_attribute("open") is None:
         figure.locator("summary").click()
@@ -41,14 +38,14 @@ def numbers_of(figure: "Locator") -> dict[str, list[float]]:
     return {name: [plain(cell) for cell in cells] for name, *cells in rows}
 
 
-def slide(page: "Page", selector: str, value: float) -> None:
+def slide(page, selector: str, value: float) -> None:
     """Move a slider, as dragging it would."""
     page.eval_on_selector(
         selector, "(one, value) => { one.value = value; one.dispatchEvent(new Event('input')); }", value
     )
 
 
-def ticks(page: "Page", plots: str) -> list[str]:
+def ticks(page, plots: str) -> list[str]:
     """What stands along the axes of each plot."""
     found: list[str] = page.eval_on_selector_all(
         plots, "all => all.map(one => [...one.querySelectorAll('.grid text')].map(t => t.textContent).join())"
@@ -56,7 +53,7 @@ def ticks(page: "Page", plots: str) -> list[str]:
     return found
 
 
-def hover(page: "Page", plot: "Locator", label: "Locator") -> list[str]:
+def hover(page, plot, label) -> list[str]:
     """What the tip says just left of a line's label."""
     plot.scroll_into_view_if_needed()
     box = label.bounding_box()
@@ -65,7 +62,7 @@ def hover(page: "Page", plot: "Locator", label: "Locator") -> list[str]:
     return plot.locator("xpath=..").locator(".tip > *").all_inner_texts()
 
 
-def check_zoom(page: "Page", plots: str) -> None:
+def check_zoom(page, plots: str) -> None:
     """Dragging across a plot zooms all `plots`, the button shows all of them again, and keys zoom too."""
     whole, plot = ticks(page, plots), page.locator(plots).nth(1)
     plot.scroll_into_view_if_needed()
@@ -85,7 +82,7 @@ def check_zoom(page: "Page", plots: str) -> None:
     assert ticks(page, plots) == whole
 
 
-def check_play(page: "Page", slider: str) -> None:
+def check_play(page, slider: str) -> None:
     """Play moves the slider to its end, or until Pause is pressed."""
     page.clock.install(time=0)
     page.clock.pause_at(1000)

@@ -2,13 +2,9 @@
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from pages import PLOTS, Open
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Page
 
 pytestmark = pytest.mark.slow
 
@@ -19,7 +15,7 @@ def path(request: pytest.FixtureRequest) -> Path:
     return found
 
 
-def ground(page: "Page") -> int:
+def ground(page) -> int:
     """How light the page is, 0 to 255."""
     colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
     return int(re.findall(r"\d+", colour)[0])

@@ -3,7 +3,6 @@
 import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -29,9 +28,6 @@ from rankrise.claims import check_claims
 from rankrise.runs import TrackedRun, open
 from rankrise.show.report import tracked as page_data
 
-if TYPE_CHECKING:
-    from playwright.sync_api import Page
-
 pytestmark = pytest.mark.slow
 
 
@@ -40,7 +36,7 @@ def unit(tracked: dict[str, Path]) -> TrackedRun:
     return watch.load(tracked["unit"])
 
 
-def heat(page: "Page", product: str) -> np.ndarray:
+def heat(page, product: str) -> np.ndarray:
     """The ranks in the map of heads."""
     cells = page.eval_on_selector_all(
         f".heat button[id^=heat-{product}-]", "all => all.map(one => one.getAttribute('aria-label'))"
