@@ -27,6 +27,8 @@ STYLES: Any = ((0, (1, 1)), (0, (4, 1, 1, 1, 1, 1)), (0, (4, 1, 1, 1)), (0, (3, 
 DASHES: Any = (0, (2, 1.5))
 GREY, FAINT = "#666666", "#C8C8C8"
 LOOKS = {"KQ": (BLUE, "-"), "VO": (VERMILION, DASHES)}
+PRODUCTS = {"KQ": r"$W_K W_Q^\top$", "VO": r"$W_V W_O^\top$"}
+CHANGES = {"KQ": r"$\Delta W_K W_Q^\top$", "VO": r"$\Delta W_V W_O^\top$"}
 
 SETTINGS: Any = {
     **dict.fromkeys(("font.size", "axes.titlesize", "axes.labelsize"), 8),
@@ -44,6 +46,8 @@ SETTINGS: Any = {
 }
 paper_style = partial(matplotlib.rc_context, SETTINGS)
 """A context in which figures look like the paper's."""
+
+Rows = list[tuple[object, ...]]
 
 
 def plain(name: str) -> str:
@@ -83,12 +87,6 @@ def mark_stages(axes: Axes, times: Sequence[float], until: float | None = None) 
         if end - start >= 0.35 * room and middle - taken >= room:
             axes.annotate(f"{stage}", (middle, 1.0), xytext=(0, 1.5), **above, **look)
             taken = middle
-
-
-PRODUCTS = {"KQ": r"$W_K W_Q^\top$", "VO": r"$W_V W_O^\top$"}
-CHANGES = {"KQ": r"$\Delta W_K W_Q^\top$", "VO": r"$\Delta W_V W_O^\top$"}
-
-Rows = list[tuple[object, ...]]
 
 
 class Drawn(NamedTuple):
