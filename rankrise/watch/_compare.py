@@ -1,11 +1,10 @@
 """What did training change, and did two trainings learn the same directions? A row for every head."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -116,29 +115,27 @@ def compare(before: Source, after: Source) -> ModelComparison:
     """
     rows: list[MatrixChange] = []
     notes: dict[str, None] = {}
-    for one in _changes(before, after):
-        values = singular_values(one.change, name=f"{one.layer} ({one.product})").cpu()
-        left, right = (factor.double() for factor in one.change.before)
+    for layer, product, tracked, learned, said in _changes(before, after):
+        spectra = singular_values(learned, name=f"{layer} ({product})").cpu()
+        left, right = (factor.double() for factor in learned.before)
         squares = ((left.mT @ left) * (right.mT @ right)).sum((-2, -1))  # |left @ right^T|_F^2
         norms = squares.clamp_min(0).sqrt().tolist()
-        rows += map(partial(_row, one.layer, one.product), one.heads, values, norms)
-        notes |= dict.fromkeys(f"{one.layer}: {note}" for note in one.notes)
+        for head, values, norm in zip(tracked, spectra, norms, strict=True):
+            size, largest = float(torch.linalg.vector_norm(values)), float(values[0])
+            row = MatrixChange(
+                *(layer, product, head),
+                relative_change=size / norm if norm else math.inf if size else 0.0,
+                largest=largest,
+                stable_rank=float((values / largest).square().sum()) if largest else 0.0,
+                effective_rank=float(effective_rank(values)),
+                energy_rank_90=int(energy_rank(values, 0.90)),
+                energy_rank_95=int(energy_rank(values, 0.95)),
+                energy_rank_99=int(energy_rank(values, 0.99)),
+                full_rank=len(values),
+            )
+            rows.append(row)
+        notes |= dict.fromkeys(f"{layer}: {note}" for note in said)
     return ModelComparison(_described(before), _described(after), tuple(rows), tuple(notes))
-
-
-def _row(layer: str, matrix: str, head: int, values: Tensor, norm: float) -> MatrixChange:
-    size, largest = float(torch.linalg.vector_norm(values)), float(values[0])
-    return MatrixChange(
-        *(layer, matrix, head),
-        relative_change=size / norm if norm else math.inf if size else 0.0,
-        largest=largest,
-        stable_rank=float((values / largest).square().sum()) if largest else 0.0,
-        effective_rank=float(effective_rank(values)),
-        energy_rank_90=int(energy_rank(values, 0.90)),
-        energy_rank_95=int(energy_rank(values, 0.95)),
-        energy_rank_99=int(energy_rank(values, 0.99)),
-        full_rank=len(values),
-    )
 
 
 def overlap(before: Source, first: Source, second: Source, *, directions: int = 4) -> ModelOverlap:
@@ -149,50 +146,39 @@ def overlap(before: Source, first: Source, second: Source, *, directions: int = 
     its own initial weights.
     """
     rows: list[HeadOverlap] = []
-    began = second if _is_run(second) else before
-    both = _changes(before, first), _changes(began, second)
-    for one, other in zip(*both, strict=True):
-        if (one.layer, one.heads) != (other.layer, other.heads):
-            raise _different(f"{one.layer} has the heads {one.heads}", f"{other.layer} has {other.heads}")
-        most = min(one.change.highest_rank, directions)
-        name = f"{one.layer} ({one.product})"
-        found = [leading_vectors(learned.change, count=most, name=name) for learned in (one, other)]
+    both = _changes(before, first), _changes(second if _is_run(second) else before, second)
+    for (layer, product, tracked, one, _), (name, _, others, other, _) in zip(*both, strict=True):
+        if (layer, tracked) != (name, others):
+            raise _different(f"{layer} has the heads {tracked}", f"{name} has {others}")
+        most, name = min(one.highest_rank, directions), f"{layer} ({product})"
+        found = [leading_vectors(learned, count=most, name=name) for learned in (one, other)]
         counts = [(vectors.values > NOTHING * vectors.values[..., :1]).sum(-1) for vectors in found]
-        for place, head in enumerate(one.heads):
+        for place, head in enumerate(tracked):
             count = min(int(several[place]) for several in counts)
             sides: dict[str, Any] = {}
-            for side, size in zip(("left", "right"), one.change.shape, strict=True):
+            for side, size in zip(("left", "right"), one.shape, strict=True):
                 bases = [getattr(vectors, f"{side}_vectors")[place, :, :count] for vectors in found]
                 sides[side] = float((bases[0].mT @ bases[1]).square().sum()) / count if count else None
                 sides[f"{side}_by_chance"] = count / size
-            rows.append(HeadOverlap(one.layer, one.product, head, count, **sides))
+            rows.append(HeadOverlap(layer, product, head, count, **sides))
     return ModelOverlap(_described(first), _described(second), tuple(rows))
 
 
-class HeadsChange(NamedTuple):
-    """The change of KQ or VO in one layer; `heads` are the tracked ones if a run is compared."""
-
-    layer: str
-    product: str
-    heads: list[int]
-    change: Change
-    notes: tuple[str, ...]
-
-
-LayerBefore = tuple[int, str, int, list[int], dict[str, Tensor]]
-"""A layer's place in the model after, its name, how many heads it has, which of them are read, and their
-weights by role, [heads, d_model, d_head]."""
-
-
-def _changes(before: Source, after: Source) -> Iterator[HeadsChange]:
-    """Layer by layer, the changes of KQ and VO; `after` may be a PEFT adapter of `before`."""
+def _changes(before: Source, after: Source) -> Iterator[tuple[str, str, list[int], Change, tuple[str, ...]]]:
+    """Layer by layer, for KQ and VO: the layer, the product, its heads (those that are tracked if `before` is
+    a run), what they learned, and notes; `after` may be a PEFT adapter of `before`."""
     if isinstance(before, nn.Module) and isinstance(after, nn.Module):
         old, new = ([weight.data_ptr() for weight in unwrap(one).parameters()] for one in (before, after))
         if old == new:
             raise RankriseError("The two models share their weights: copy.deepcopy one before training.")
-    after = _newest(after)
+    if _is_run(after):
+        found = latest_checkpoint(after)
+        if found is None:
+            raise RankriseError(f"{after} holds no checkpoints: pass one that was saved of it.")
+        verified_step(found, [WEIGHTS])
+        after = found
     later = heads(before, adapter=str(after)) if is_adapter_folder(after) else heads(after)
-    began = _tracked(Path(before), later) if _is_run(before) else _all_heads(heads(before), later)
+    began = _tracked(Path(before), later) if _is_run(before) else _whole(heads(before), later)
     for index, name, count, tracked, was in began:
         layer = later[index]
         if count != len(layer.query):
@@ -202,21 +188,27 @@ def _changes(before: Source, after: Source) -> Iterator[HeadsChange]:
             now = getattr(layer, left)[part], getattr(layer, right)[part]
             with naming(name):
                 learned = change((was[left], was[right]), now)
-            yield HeadsChange(name, product, tracked, learned, layer.notes)
+            yield name, product, tracked, learned, layer.notes
 
 
-def _all_heads(old: Layers, new: Layers) -> Iterator[LayerBefore]:
+Beginning = tuple[int, str, int, list[int], Mapping[str, Tensor]]
+"""A layer's place in the model after, its name, how many heads it has, which of them are tracked, and their
+weights by role, [heads, d_model, d_head]."""
+
+
+def _whole(old: Layers, new: Layers) -> Iterator[Beginning]:
+    """All heads of a model."""
     if old.names != new.names:
         one, other = set(old.names) - set(new.names), set(new.names) - set(old.names)
         raise _different(f"layers that the other lacks are {sorted(one)}", sorted(other))
     for index, layer in enumerate(old):
-        heads = list(range(len(layer.query)))
-        yield index, layer.name, len(heads), heads, {role: getattr(layer, role) for role in ROLES}
+        count = len(layer.query)
+        yield index, layer.name, count, list(range(count)), vars(layer)
 
 
-def _tracked(run: Path, later: Layers) -> Iterator[LayerBefore]:
+def _tracked(run: Path, later: Layers) -> Iterator[Beginning]:
     """The tracked heads of a run at its beginning."""
-    info = read_run(run, "tracked")
+    names, info = later.names, read_run(run, "tracked")
     if not info["layers"] or set(info["settings"]["products"]) != set(PRODUCTS):
         raise RankriseError(
             f"{run} does not hold the initial weights of KQ and VO: pass a checkpoint of its beginning."
@@ -224,33 +216,22 @@ def _tracked(run: Path, later: Layers) -> Iterator[LayerBefore]:
     initial, _ = read_tensors(run / INITIAL, "restore it, or pass a checkpoint of the run's beginning")
     # A model that was tracked as a part of another has a prefix before the names in its checkpoints.
     first = info["layers"][0]["name"]
-    ends = [name for name in later.names if first == name or first.endswith(f".{name}")]
+    ends = [name for name in names if first == name or first.endswith(f".{name}")]
     prefix = first.removesuffix(ends[0]) if len(ends) == 1 else ""
-    places = {f"{prefix}{name}": index for index, name in enumerate(later.names)}
     for about in info["layers"]:
         name = about["name"]
-        if name not in places:
-            raise _different(f"{run} tracks {name}", f"{', '.join(later.names)} are")
+        if name.removeprefix(prefix) not in names:
+            raise _different(f"{run} tracks {name}", f"{', '.join(names)} are")
         weights = {role: initial[tensor_name(name, role)] for role in ROLES}
         groups = list(dict.fromkeys(about["groups"]))
         shared = [groups.index(group) for group in about["groups"]]
         weights |= {role: weights[role][shared] for role in ("key", "value")}
-        yield places[name], name, about["heads"], about["tracked_heads"], weights
+        index = names.index(name.removeprefix(prefix))
+        yield index, name, about["heads"], about["tracked_heads"], weights
 
 
 def _is_run(source: Source) -> TypeGuard[str | Path]:
     return not isinstance(source, nn.Module) and has_run(source)
-
-
-def _newest(source: Source) -> Source:
-    """The newest checkpoint of a run, verified; anything else as it is."""
-    if not _is_run(source):
-        return source
-    found = latest_checkpoint(source)
-    if found is None:
-        raise RankriseError(f"{source} holds no checkpoints: pass one that was saved of it.")
-    verified_step(found, [WEIGHTS])
-    return found
 
 
 def _different(before: str, after: object) -> RankriseError:
