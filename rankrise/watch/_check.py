@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map_only
 
 from rankrise.foundations.errors import RankriseError, first_line
 from rankrise.watch._families import ROLES
-from rankrise.watch._heads import find_attention, none_read, recognised, record_verdict, unwrap
+from rankrise.watch._heads import find_attention, none_read, recognise, unwrap, verdicts
 from rankrise.watch._linear import (
     Projection,
     has_own_forward,
@@ -79,7 +79,7 @@ def check(model: nn.Module, batch: Batch) -> LayoutCheck:
     found, unread = find_attention(root)
     if not found:
         raise none_read(root, unread)
-    names = {module: plain_name(path) for path, module in found.items()}
+    names = {module: plain_name(path) for path, (module, _) in found.items()}
     reasons: dict[nn.Module, str] = {}
     proved: list[Trial] = []
 
@@ -109,24 +109,30 @@ def check(model: nn.Module, batch: Batch) -> LayoutCheck:
     torch.backends.mha.set_fastpath_enabled(False)  # it goes past attention modules
     try:
         with torch.no_grad():
-            root.eval()
-            _call(root, batch)
+            _call(root.eval(), batch)
+    except RankriseError:
+        raise
+    except Exception as error:
+        given = tree_map_only(Tensor, lambda tensor: f"a tensor {list(tensor.shape)}", batch)
+        why = f"{type(error).__name__}: {first_line(error)}"
+        raise RankriseError(f"{type(root).__name__} cannot be run on the batch {given} ({why}).") from error
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
         for module, mode in modes.items():
             module.training = mode
         for handle in handles.values():
             handle.remove()
+    guesses = {module: attention.guess for module, attention in found.values()}
     for module in sorted(reasons, key=lambda module: reasons[module] != ""):  # the worst stays
-        record_verdict(module, reasons[module])
-    unreached = "the batch does not reach it"
-    verdicts = ((name, reasons.get(module, unreached)) for module, name in names.items())
-    return LayoutCheck(tuple(LayerCheck(name, not reason, reason) for name, reason in verdicts))
+        reason = reasons[module]
+        verdicts[type(module), guesses[module]] = reason and f"not proved: {reason}"
+    told = ((name, reasons.get(module, "the batch does not reach it")) for module, name in names.items())
+    return LayoutCheck(tuple(LayerCheck(name, not reason, reason) for name, reason in told))
 
 
 def _call(model: nn.Module, batch: Batch) -> None:
     """Run the model on the batch, which may be on another device."""
-    if not isinstance(batch, Tensor | Mapping | tuple | list):
+    if callable(batch):
         batch(model)
         return
     device = next(model.parameters()).device
@@ -163,13 +169,16 @@ class Trial:
         # Numbers in place of weights tell where those of each head lie, whatever views a family makes.
         self.module.double()
         self.set(torch.arange(len(self.weights), device=self.weights.device).double() + FIRST)
-        attention = recognised(self.module)
+        attention = recognise(self.module)
+        assert attention is not None
         self.guess, self.group = attention.guess, torch.tensor(attention.group_of_head)
         self.layers = {layer for layer in attention.layers if isinstance(layer, nn.Module)}
+        self.widths = {attention.query.weight.shape[1], attention.key.weight.shape[1]}
         places = {role: _places(getattr(attention, role), len(self.weights)) for role in ROLES}
         places["output"] = places["output"][0, :-1].unflatten(0, (len(self.group), -1)).mT
-        self.places = places  # in `weights`, from 1, [blocks, d_model and a bias, size]; 0 is none
-        self.widths = {attention.query.weight.shape[1], attention.key.weight.shape[1]}
+        self.read = torch.cat([some[some > 0] for some in places.values()])
+        places |= {role: places[role][self.group] for role in ("key", "value")}
+        self.places = places  # in `weights`, from 1, [heads, d_model and a bias, size]; 0 is none
         self.module.float()
         self.result = self.call(self.weights)
 
@@ -182,8 +191,7 @@ class Trial:
         """Raise `Refuted` or `Unprovable` unless the module works as it is read."""
         if any(map(has_own_forward, self.layers)):
             raise Unprovable("a linear layer of it may not give what nn.Linear gives")
-        every = torch.cat([places[places > 0] for places in self.places.values()])
-        if len(every.unique()) < len(every):
+        if len(self.read.unique()) < len(self.read):
             raise Unprovable("one weight is read in several roles or heads, which cannot be tried apart")
         uneven = {role: torch.linspace(-1.0, 2.0, self.places[role].shape[-1]) for role in ROLES}
         silent = [role for role in ROLES if _agree(self.run(**{role: uneven[role]}), self.result)]
@@ -193,7 +201,7 @@ class Trial:
             raise Refuted(f"what is read as its {' and '.join(silent)} changes nothing that it gives")
         self._prove_heads()
         if self.guess:
-            self._refuse_unread(every)
+            self._refuse_unread()
 
     def set(self, weights: Tensor) -> None:
         vector_to_parameters(weights, self.parameters.values())
@@ -229,16 +237,15 @@ class Trial:
 
     def _prove_heads(self) -> None:
         """Each head's four parts belong together, and to no other head."""
-        groups, size = len(self.places["key"]), self.places["value"].shape[-1]
-        for signs in _patterns(groups * size):
-            of_group = signs.view(groups, 1, size)
-            if not _agree(self.run(value=of_group, output=of_group[self.group]), self.result):
-                raise Refuted("values and outputs are not paired in that way, or act in another way too")
-        for signs in _patterns(groups):
-            of_group = signs[:, None, None]
-            if not _agree(self.run(query=of_group[self.group], key=of_group), self.result):
-                raise Refuted("queries and keys are not paired in that way, or act in another way too")
-        for signs in _patterns(len(self.group)):
+        heads, groups, size = len(self.group), len(self.group.unique()), self.places["value"].shape[-1]
+        for one, other, width in (("value", "output", size), ("query", "key", 1)):
+            for signs in _patterns(groups * width):
+                of_head = signs.view(groups, 1, width)[self.group]
+                if not _agree(self.run(**{one: of_head, other: of_head}), self.result):
+                    raise Refuted(
+                        f"its {one} and {other} are not paired in that way, or act in another way too"
+                    )
+        for signs in _patterns(heads):
             of_head, kept = signs[:, None, None], (signs > 0).float()[:, None, None]
             if not _agree(self.run(query=of_head, output=kept), self.run(output=kept)):
                 raise Refuted("queries belong to other heads")
@@ -250,13 +257,11 @@ class Trial:
         if acts and _agree(self.run(output=last, query=first), of_last):
             raise Refuted("a part of a query acts on a part of its values, so several heads are read as one")
 
-    def _refuse_unread(self, places: Tensor) -> None:
+    def _refuse_unread(self) -> None:
         """Other matrices of a guessed layout must not act: they may stand before what is read."""
-        may_act = (
-            (one.numel(), one.ndim > 1 and acts_on_heads(name)) for name, one in self.parameters.items()
-        )
-        unread = torch.cat([torch.full((count,), acts) for count, acts in may_act])
-        unread[places - 1] = False
+        parts = ((one.numel(), one.ndim > 1 and acts_on_heads(name)) for name, one in self.parameters.items())
+        unread = torch.cat([torch.full((count,), may_act) for count, may_act in parts])
+        unread[self.read - 1] = False
         others = torch.where(unread.to(self.weights.device), self.weights.flip(0), self.weights)
         if not _agree(self.call(others), self.result):
             raise Unprovable("a matrix that is not read acts on it: add a family that reads it too")

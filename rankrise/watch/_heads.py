@@ -2,7 +2,7 @@
 
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.watch import _roles as roles
-from rankrise.watch._families import FAMILIES, Attention, Family, assumed_of
+from rankrise.watch._families import FAMILIES, ROLES, Attention, Family, assumed_of
 from rankrise.watch._linear import (
     Unreadable,
     has_own_forward,
@@ -27,7 +27,7 @@ from rankrise.watch._pretrained import Opened, open_weights
 _PARALLEL = re.compile(r"(Distributed|FullySharded)?DataParallel|DeepSpeedEngine|_FabricModule")
 _announced: set[type] = set()  # classes whose layout was announced as a guess
 _added: list[Family] = []
-_verdicts: dict[tuple[type, str], str] = {}
+verdicts: dict[tuple[type, str], str] = {}
 """By class and by what is assumed of it: why a forward pass could not prove the layout; empty if it did."""
 
 
@@ -62,19 +62,33 @@ class Layer:
         heads, width, size = self.query.shape
         return f"Layer({'; '.join((f'{self.name}: {heads} heads of size {size} on {width}', *self.notes))})"
 
-    @classmethod
-    def of(cls, name: str, attention: Attention) -> "Layer":
-        """The layer that a family's reading describes."""
-        query, key, value, output = attention.query, attention.key, attention.value, attention.output
+
+@dataclass(frozen=True, eq=False)
+class Layers(Sequence[Layer]):
+    """The attention layers of a model. Each is read when it is asked for; none is kept."""
+
+    names: tuple[str, ...]
+    _modules: tuple[nn.Module, ...] = field(repr=False)
+    _opened: Opened | None = field(default=None, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __getitem__(self, index: int) -> Layer:  # type: ignore[override]
+        name, module = self.names[index], self._modules[index]
+        with naming(name), self._opened.loaded(module, name) if self._opened else nullcontext():
+            attention = recognise(module)
+        assert attention is not None, "its family was removed"
+        query, key, value, output = (getattr(attention, role) for role in ROLES)
         count, group = query.blocks, attention.group_of_head
 
-        def repeated(shared: Tensor | None) -> Any:
+        def repeated(shared: Any) -> Any:
             """One block for each head: a view if no group is repeated, or if there is only one."""
             if shared is None or group == tuple(range(key.blocks)):
                 return shared
             return shared.expand(count, *shared.shape[1:]) if key.blocks == 1 else shared[list(group)]
 
-        return cls(
+        return Layer(
             name,
             query.weight,
             repeated(key.weight.mT).mT,
@@ -86,28 +100,8 @@ class Layer:
             key_bias=repeated(key.bias),
             value_bias=repeated(value.bias),
             output_bias=None if output.bias is None else output.bias[0],
-            notes=tuple(dict.fromkeys(attention.notes)),
+            notes=attention.notes,
         )
-
-
-@dataclass(frozen=True, eq=False)
-class Layers:
-    """The attention layers of a model. Each is read when it is asked for; none is kept."""
-
-    names: tuple[str, ...]
-    _modules: tuple[nn.Module, ...] = field(repr=False)
-    _opened: Opened | None = field(default=None, repr=False)
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def __iter__(self) -> Iterator[Layer]:
-        return (self[index] for index in range(len(self)))
-
-    def __getitem__(self, index: int) -> Layer:
-        name, module = self.names[index], self._modules[index]
-        with naming(name), self._opened.loaded(module, name) if self._opened else nullcontext():
-            return Layer.of(name, recognised(module))
 
 
 def heads(model: nn.Module | str | Path, *, adapter: str | Path | None = None) -> Layers:
@@ -141,17 +135,16 @@ def heads(model: nn.Module | str | Path, *, adapter: str | Path | None = None) -
             f"are read; left out: {_listed(model, reasons)}.",
             stacklevel=2,
         )
-    for path, module in found.items():
-        with shapes_alone():
-            guess = recognised(module).guess
-        if guess and type(module) not in _announced:
-            _announced.add(type(module))
+    for path, (module, attention) in found.items():
+        kind, guess = type(module), attention.guess
+        if guess and kind not in _announced and why_unproved(module, guess):
+            _announced.add(kind)
             warnings.warn(
-                f"The layout of {plain_name(path) or 'the model'} ({type(module).__name__}) is a GUESS: "
-                f"{guess}. Prove it by a forward pass: watch.check(model, batch).",
+                f"The layout of {plain_name(path) or 'the model'} ({kind.__name__}) is a GUESS: {guess}. "
+                "Prove it by a forward pass: watch.check(model, batch).",
                 stacklevel=2,
             )
-    return Layers(tuple(map(plain_name, found)), tuple(found.values()), opened)
+    return Layers(tuple(map(plain_name, found)), tuple(module for module, _ in found.values()), opened)
 
 
 def unwrap(model: Any) -> nn.Module:
@@ -188,49 +181,20 @@ def add_family(family: Family) -> Family:
 
     docs/heads.md#your-own-module has an example, and how common layouts are cut.
     """
-    _verdicts.clear()  # they are about other readings
+    verdicts.clear()  # they are about other readings
     _added.insert(0, family)
     return family
 
 
 def remove_family(family: Family) -> None:
     """Forget a family that was added."""
-    _verdicts.clear()
+    verdicts.clear()
     _added.remove(family)
 
 
 def recognise(module: nn.Module) -> Attention | None:
-    """The first family's reading of this module, checked for misfits; None if no family knows it.
-
-    A `guess` that a forward pass has proved for this class is gone from it.
-    """
-    attention = _read(module)
-    if attention is None:
-        return None
-    attention.refuse_misfit()
-    guess = attention.guess
-    reason = _verdicts.get((type(module), guess), "not checked, see watch.check" if guess else "")
-    if not reason:
-        return replace(attention, guess="")
-    return replace(attention, notes=(f"{guess or 'its layout'} ({reason})", *attention.notes))
-
-
-def recognised(module: nn.Module) -> Attention:
-    """The reading of a module that is known to be attention."""
-    attention = recognise(module)
-    assert attention is not None
-    return attention
-
-
-def record_verdict(module: nn.Module, reason: str) -> None:
-    """Remember for its class why a forward pass did not prove the layout of a module; empty if it did."""
-    with shapes_alone():
-        attention: Any = _read(module)
-    _verdicts[type(module), attention.guess] = reason and f"not proved: {reason}"
-
-
-def _read(module: nn.Module) -> Attention | None:
-    """The reading of a module, with what it assumes as its guess, and with notes on what it leaves out."""
+    """The first family's reading of this module, with what it assumes as its guess, and with notes on what it
+    leaves out; None if no family knows it."""
     attention = next(filter(None, (family(module) for family in _added)), None)
     added = attention is not None
     if attention is None:
@@ -238,6 +202,7 @@ def _read(module: nn.Module) -> Attention | None:
         attention = next(filter(None, (family(module) for family in FAMILIES)), None)
     if attention is None:
         return None
+    attention.refuse_misfit()
     layers = [layer for layer in attention.layers if isinstance(layer, nn.Module)]
     scale, guess = attention.scale, attention.guess
     if not added:
@@ -246,7 +211,9 @@ def _read(module: nn.Module) -> Attention | None:
             guess = assumed_of(module)
         if own := sorted({type(layer).__name__ for layer in layers if has_own_forward(layer)}):
             guess += f"{'; ' * bool(guess)}its {' and '.join(own)} is read as if it gave what nn.Linear gives"
-    notes = [*attention.notes, *roles.notes_on(module)]
+    unproved = why_unproved(module, guess)
+    notes = [f"{guess or 'its layout'} ({unproved})"] if unproved else []
+    notes += [*attention.notes, *roles.notes_on(module)]
     # gates, relative positions, pooling, sinks; beside bare matrices, only a forward pass can tell
     if not any(isinstance(layer, Tensor) and layer.ndim > 1 for layer in attention.layers):
         read = {weight for layer in layers for weight in layer.parameters()}
@@ -256,17 +223,23 @@ def _read(module: nn.Module) -> Attention | None:
     return replace(attention, scale=scale, guess=guess, notes=tuple(dict.fromkeys(notes)))
 
 
-def find_attention(model: nn.Module) -> tuple[dict[str, nn.Module], dict[str, str]]:
-    """The attention modules of a model by path, recognised by their shapes, and why others are not read."""
-    found: dict[str, nn.Module] = {}
+def why_unproved(module: nn.Module, guess: str) -> str:
+    """Why the layout of a module of this class with this guess may be wrong; empty if it was proved."""
+    return verdicts.get((type(module), guess), "not checked, see watch.check" if guess else "")
+
+
+def find_attention(model: nn.Module) -> tuple[dict[str, tuple[nn.Module, Attention]], dict[str, str]]:
+    """The attention modules of a model by path, each with its reading by shapes alone; and why others are not
+    read."""
+    found: dict[str, tuple[nn.Module, Attention]] = {}
     reasons: dict[str, str] = {}
     for path, module in model.named_modules():
         if any(_below(path, attention) for attention in found):
             continue
         try:
             with shapes_alone(), naming(path):
-                if recognise(module) is not None:
-                    found[path] = module
+                if attention := recognise(module):
+                    found[path] = module, attention
                 elif _looks_like_attention(module):
                     packed = any("quant" in type(part).__name__.lower() for part in module.modules())
                     reasons[path] = "it is quantised" if packed else "its layout is not known here"

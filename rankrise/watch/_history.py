@@ -89,11 +89,10 @@ def history(
         raise RankriseError(f"only {begun.name} is chosen, which changes are since: choose others too.")
     architecture, name = _architecture(entries[0], model, matrices)
     units = find_units(architecture.model, () if name == "matrices" else products, layers, heads, matrices)
-    folder = Path(run)
-    previous = base == "previous"
+    folder, key = Path(run), begun.source.key()
     of = {
         "series": str(series) if isinstance(series, str | Path) else ", ".join(map(str, series)),
-        "base": {"name": "previous" if previous else begun.name, "key": begun.source.key()},
+        "base": {"name": "previous" if base == "previous" else begun.name, "key": key},
         "since": since,
         "left_out": left_out,
     }
@@ -119,7 +118,7 @@ def history(
     lock = Lock(folder)
     try:
         reader = _Reader(architecture, units, folder, str(device))
-        _measure(reader, entries, begun, previous, about, meter)
+        _measure(reader, entries, begun, base == "previous", about, meter)
     finally:
         shutil.rmtree(folder / FETCHED, ignore_errors=True)
         lock.release()
@@ -205,9 +204,8 @@ def _measure(
         with meter("measuring", len(entries), "checkpoints") as move_to:
             move_to(len(entries) - len(missing))
             results: Results = {}
-            after: Part = {}
-            first = [(begun, before, True)] if begun in missing else []
-            for entry, part, is_last in chain(first, _one_ahead(reader.parts(needed))):
+            first = [(begun, before)] if begun in missing else []
+            for entry, part in chain(first, _one_ahead(reader.parts(needed))):
                 if entry in missing:
                     changes = []
                     for unit in units:
@@ -216,7 +214,7 @@ def _measure(
                             changes.append(UnitChange(unit, old, new, (old_noise, new_noise)))
                     full = entry == entries[-1]
                     results |= measure(changes, top, full, accelerator_bytes=ACCELERATOR_BYTES)
-                    if is_last:
+                    if units[-1].name in part:
                         record.add_spectra(entry.step, spectra_of(units, results))
                         row = {"checkpoint": entry.name} | keys(entry) | row_of(units, results)
                         record.ranks.append(entry.step, row)
@@ -224,9 +222,7 @@ def _measure(
                         missing.remove(entry)
                         move_to(len(entries) - len(missing))
                 if previous:
-                    after |= part
-                    if is_last:
-                        before, after = after, {}
+                    before |= part
         info["finished"] = now()
     except BaseException as error:
         info["stopped"] = first_line(error)
@@ -247,17 +243,16 @@ class _Reader:
     folder: Path
     device: str
 
-    def parts(self, entries: Iterable[Entry]) -> Generator[tuple[Entry, Part, bool]]:
-        """Each checkpoint in parts, with whether it is the checkpoint's last."""
+    def parts(self, entries: Iterable[Entry]) -> Generator[tuple[Entry, Part]]:
+        """Each checkpoint in parts."""
         for entry in entries:
             part: Part = {}
             size = 0
             for unit, tensors in self.weights(entry, self.device):
                 part[unit.name] = _with_variances(unit, tensors)
                 size += sum(tensor.nbytes for tensor in tensors.values())
-                is_last = unit is self.units[-1]
-                if size > PART_BYTES or is_last:
-                    yield entry, part, is_last
+                if size > PART_BYTES or unit is self.units[-1]:
+                    yield entry, part
                     part, size = {}, 0
 
     def weights(self, entry: Entry, device: str) -> Iterator[tuple[Unit, Tensors]]:
