@@ -16,10 +16,10 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.optional import require
 from rankrise.record.folder import CONFIG
 from rankrise.watch._change import refuse_quantised
+from rankrise.watch._checkpoint import offline, open_weights
 from rankrise.watch._heads import unwrap
 from rankrise.watch._linear import is_conv1d
 from rankrise.watch._lora import ADAPTER_CONFIG
-from rankrise.watch._pretrained import offline, open_weights
 
 Source = nn.Module | str | Path  # a model, a checkpoint folder, or a name on the Hugging Face Hub
 

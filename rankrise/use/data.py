@@ -20,7 +20,7 @@ from rankrise.recipes.use_settings import Measuring
 from rankrise.record.folder import has_run
 from rankrise.use._moments import IGNORED, Moments, labelled, moments, sampled
 from rankrise.use._weights import Source, fingerprint, is_causal, load_model
-from rankrise.watch._pretrained import offline
+from rankrise.watch._checkpoint import offline
 
 PICTURES = (".jpeg", ".jpg", ".png", ".webp", ".bmp")
 LONGEST = 512  # the most tokens in an example

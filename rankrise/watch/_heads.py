@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.watch import _roles as roles
+from rankrise.watch._checkpoint import Opened, open_weights
 from rankrise.watch._families import FAMILIES, ROLES, Attention, Family, assumed_of
 from rankrise.watch._linear import (
     Unreadable,
@@ -22,7 +23,6 @@ from rankrise.watch._linear import (
     works_as_known,
 )
 from rankrise.watch._lora import read_adapter
-from rankrise.watch._pretrained import Opened, open_weights
 
 _PARALLEL = re.compile(r"(Distributed|FullySharded)?DataParallel|DeepSpeedEngine|_FabricModule")
 _announced: set[type] = set()  # classes whose layout was announced as a guess

@@ -22,9 +22,8 @@ from rankrise.record.lock import Lock
 from rankrise.record.run import TrackedRun, load
 from rankrise.watch._batches import use_threads
 from rankrise.watch._begin import begin
-from rankrise.watch._checkpoint import Checkpoint
+from rankrise.watch._checkpoint import Checkpoint, Opened, architecture_of
 from rankrise.watch._measure import Results, UnitChange, initial_spectra, measure, row_of, spectra_of
-from rankrise.watch._pretrained import Opened, architecture_of
 from rankrise.watch._rounding import variances
 from rankrise.watch._series import Entry, HubRevision, choose, find_series, source_of
 from rankrise.watch._units import Layers, Tensors, Unit, find_units
@@ -77,19 +76,20 @@ def history(
     usable(str(device))
     found, left_out = find_series(series, steps)
     entries = choose(found, first, last, log_spaced)
+    begun: Entry
     if base == "previous":
         begun, since = entries[0], "the checkpoint before"
     elif base == "first":
         begun = found[0]
         since = f"{begun.name} (step {begun.step})" if begun.step else ""
     else:
-        begun = Entry(0, source_of(base))
+        begun = source_of(base)
         since = begun.name
     if entries == [begun]:
         raise RankriseError(f"only {begun.name} is chosen, which changes are since: choose others too.")
     architecture, name = _architecture(entries[0], model, matrices)
     units = find_units(architecture.model, () if name == "matrices" else products, layers, heads, matrices)
-    folder, key = Path(run), begun.source.key()
+    folder, key = Path(run), begun.key()
     of = {
         "series": str(series) if isinstance(series, str | Path) else ", ".join(map(str, series)),
         "base": {"name": "previous" if base == "previous" else begun.name, "key": key},
@@ -131,17 +131,17 @@ def _architecture(entry: Entry, model: nn.Module | None, matrices: str | Iterabl
     if model is not None:
         return Opened(copy.deepcopy(model).to("meta")), type(model).__name__
     with tempfile.TemporaryDirectory() as scratch:
-        config = entry.source.config(Path(scratch))
+        config = entry.config(Path(scratch))
         if config is not None:
             opened = architecture_of(config)
             return opened, type(opened.model).__name__
-    if not matrices or isinstance(entry.source, HubRevision):
+    if not matrices or isinstance(entry, HubRevision):
         raise RankriseError(
             f"{entry.name} has no config.json beside its weights: pass model=... in Python, or measure plain "
             "matrices of checkpoints on disk with matrices='*'."
         )
-    checkpoint, root = Checkpoint.open(entry.source.path), nn.Module()
-    for path in checkpoint.names:
+    checkpoint, root = Checkpoint.open(entry.path), nn.Module()
+    for path in sorted(checkpoint.stored):
         shape = checkpoint.shape(path)
         if len(shape) == 2 and all(shape):
             *above, leaf = path.split(".")
@@ -166,8 +166,8 @@ def _measure(
 
     def keys(entry: Entry) -> dict[str, str]:
         """The key of a row's checkpoint, and of the one before if the change is since that."""
-        key = {"key": entry.source.key()}
-        return key | {"since": before_of[entry].source.key()} if previous and entry != begun else key
+        key = {"key": entry.key()}
+        return key | {"since": before_of[entry].key()} if previous and entry != begun else key
 
     # The beginning gets a row of zeros only if it is step 0, as in a run that was tracked.
     rows = [entry for entry in entries if entry != begun or entry.step == 0]
@@ -259,7 +259,7 @@ class _Reader:
         """Copies of the weights of one unit after another, fetched if they are not here."""
         shutil.rmtree(self.folder / FETCHED, ignore_errors=True)  # only one checkpoint at a time is on disk
         try:
-            checkpoint = Checkpoint.open(entry.source.fetch(self.folder / FETCHED))
+            checkpoint = Checkpoint.open(entry.fetch(self.folder / FETCHED))
             opened = replace(self.architecture, checkpoint=checkpoint, name=entry.name)
             for unit in self.units:
                 with torch.no_grad(), opened.loaded(unit.module, unit.path):

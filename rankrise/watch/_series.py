@@ -2,18 +2,16 @@
 
 import hashlib
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeVar
 
 import numpy
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.optional import require
 from rankrise.record.folder import (
     CHECKPOINTS,
     CONFIG,
@@ -23,9 +21,7 @@ from rankrise.record.folder import (
     has_run,
     weights_in,
 )
-from rankrise.watch._checkpoint import weight_files
-
-Answer = TypeVar("Answer")
+from rankrise.watch._checkpoint import ask_hub, weight_files
 
 # A fingerprint reads a piece at the beginning of each file, where safetensors keep names and places, and
 # pieces that are spread over the rest.
@@ -39,6 +35,7 @@ class LocalCheckpoint:
     """A folder or file with weights, which are mapped into memory from where they are."""
 
     path: Path
+    step: int = 0
 
     @property
     def name(self) -> str:
@@ -74,6 +71,7 @@ class HubRevision:
     repository: str
     name: str
     commit: str
+    step: int = 0
 
     def key(self) -> str:
         return f"commit:{self.commit}"
@@ -94,26 +92,18 @@ class HubRevision:
 
     @cached_property
     def _files(self) -> list[str]:
-        info = partial(_hub().HfApi().model_info, self.repository, revision=self.commit)
-        return [one.rfilename for one in _ask(f"{self.repository} at {self.name}", info).siblings or ()]
+        what = f"{self.repository} at {self.name}"
+        info = ask_hub(what, "model_info", self.repository, revision=self.commit)
+        return [one.rfilename for one in info.siblings or ()]
 
     def _download(self, file: str, into: Path) -> Path:
-        download = partial(
-            _hub().hf_hub_download, self.repository, file, revision=self.commit, local_dir=into
-        )
-        return Path(_ask(f"{file} of {self.repository} at {self.name}", download))
+        where = {"revision": self.commit, "local_dir": into}
+        what = f"{file} of {self.repository} at {self.name}"
+        return Path(ask_hub(what, "hf_hub_download", self.repository, file, **where))
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One checkpoint of a series."""
-
-    step: int
-    source: LocalCheckpoint | HubRevision
-
-    @property
-    def name(self) -> str:
-        return self.source.name
+Entry = LocalCheckpoint | HubRevision
+"""One checkpoint of a series."""
 
 
 def find_series(
@@ -121,7 +111,7 @@ def find_series(
 ) -> tuple[list[Entry], list[str]]:
     """The checkpoints in a folder, of a list of folders and files, or the revisions of a model on the Hub, in
     the order of their steps; then the names that tell no step."""
-    found: Sequence[LocalCheckpoint | HubRevision]
+    found: Sequence[Entry]
     if not isinstance(series, str | Path):
         found = [source_of(one) for one in series]
     elif _is_on_hub(series):
@@ -136,9 +126,13 @@ def find_series(
         found = [LocalCheckpoint(path) for path in folders_with_weights(folder) or weights_in(folder)]
     if steps is not None and re.compile(steps).groups != 1:
         raise RankriseError(f"steps is {steps!r}: pass a pattern with one group around the digits.")
-    numbered = [(step_of(source.name, steps), source) for source in found]
-    left_out = [source.name for step, source in numbered if step is None]
-    entries = [Entry(step, source) for step, source in numbered if step is not None]
+    entries: list[Entry] = []
+    left_out = []
+    for source in found:
+        if (step := step_of(source.name, steps)) is None:
+            left_out.append(source.name)
+        else:
+            entries.append(replace(source, step=step))
     entries.sort(key=lambda entry: entry.step)
     for one, other in pairwise(entries):
         if one.step == other.step:
@@ -178,7 +172,7 @@ def step_of(name: str, steps: str | None = None) -> int | None:
     return int(found[-1][0]) * (1000 if found[-1][1] else 1) if found else None
 
 
-def source_of(place: str | Path) -> LocalCheckpoint | HubRevision:
+def source_of(place: str | Path) -> Entry:
     """One checkpoint: a folder, a file, or NAME or NAME@REVISION on the Hub."""
     path = Path(place).expanduser()
     if path.exists():
@@ -198,7 +192,7 @@ def choose(
     """Keep steps from `first` to `last`, of these `log_spaced` ones that are about evenly spaced on a
     logarithmic scale. Step 0 and the last one stay.
 
-    >>> entries = [Entry(step, LocalCheckpoint(Path())) for step in (0, 1, 2, 4, 8, 16, 32, 64, 128)]
+    >>> entries = [LocalCheckpoint(Path(), step) for step in (0, 1, 2, 4, 8, 16, 32, 64, 128)]
     >>> [entry.step for entry in choose(entries, log_spaced=4)]
     [0, 1, 8, 128]
     """
@@ -223,8 +217,7 @@ def choose(
 
 def hub_revisions(repository: str) -> list[HubRevision]:
     """The branches and tags of a model; a branch hides a tag of its name."""
-    api = _hub().HfApi()
-    refs = _ask(f"{repository}, which is not a folder here,", lambda: api.list_repo_refs(repository))
+    refs = ask_hub(f"{repository}, which is not a folder here,", "list_repo_refs", repository)
     commits = {ref.name: ref.target_commit for ref in (*refs.tags, *refs.branches)}
     return [HubRevision(repository, name, commit) for name, commit in commits.items()]
 
@@ -234,20 +227,3 @@ def _is_on_hub(place: str | Path) -> bool:
     path = Path(place).expanduser()
     is_name = re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", str(place)) is not None
     return is_name and not path.exists() and not path.parent.is_dir()
-
-
-def _ask(what: str, ask: Callable[[], Answer]) -> Answer:
-    """Ask the Hub. The library's own error may show signed addresses, so it is not chained."""
-    try:
-        return ask()
-    except Exception as error:
-        status = getattr(getattr(error, "response", None), "status_code", None)
-        answer = f"{type(error).__name__}, status {status}" if status else type(error).__name__
-    raise RankriseError(
-        f"{what} could not be fetched from the Hugging Face Hub ({answer}): check its name, log in with "
-        "'hf auth login' if it is private or gated, or try again later."
-    )
-
-
-def _hub() -> Any:
-    return require("huggingface_hub", extra="transformers", purpose="Reading from the Hugging Face Hub")
