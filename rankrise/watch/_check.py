@@ -154,31 +154,41 @@ class Trial:
     """A copy of an attention module with random weights, and where in them those of each head lie."""
 
     def __init__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.module, self.batch = _plain_copy(module), (args, kwargs)
-        self.parameters = dict(self.module.named_parameters())
-        generator, drawn = torch.Generator().manual_seed(0), list[Tensor]()
-        for name, weight in self.parameters.items():
+        self.module = _plain_copy(module)
+        generator, drawn = torch.Generator().manual_seed(0), [torch.zeros(1)]
+        for name, weight in self.module.named_parameters():
             one = torch.randn(weight.numel(), generator=generator)
             if weight.ndim > 1 or name.endswith("bias"):  # biases often begin at zero
                 one *= (weight.numel() / len(weight)) ** -0.5
             else:
                 one = 0.5 + one.abs()
-            drawn.append(one.to(weight.device))
-        self.weights = torch.cat(drawn)
+            drawn.append(one)
+        self.weights = torch.cat(drawn).to(next(self.module.parameters()).device)  # from 1, since 0 is none
 
         # Numbers in place of weights tell where those of each head lie, whatever views a family makes.
-        self.module.double()
-        self.set(torch.arange(len(self.weights), device=self.weights.device).double() + FIRST)
+        numbers = torch.arange(1, len(self.weights), device=self.weights.device).double()
+        vector_to_parameters(numbers + FIRST - 1, self.module.double().parameters())
         attention = recognise(self.module)
         assert attention is not None
         self.guess, self.group = attention.guess, torch.tensor(attention.group_of_head)
         self.layers = {layer for layer in attention.layers if isinstance(layer, nn.Module)}
-        self.widths = {attention.query.weight.shape[1], attention.key.weight.shape[1]}
-        places = {role: _places(getattr(attention, role), len(self.weights)) for role in ROLES}
+        places = {role: _places(getattr(attention, role), len(numbers)) for role in ROLES}
         places["output"] = places["output"][0, :-1].unflatten(0, (len(self.group), -1)).mT
         self.read = torch.cat([some[some > 0] for some in places.values()])
         places |= {role: places[role][self.group] for role in ("key", "value")}
-        self.places = places  # in `weights`, from 1, [heads, d_model and a bias, size]; 0 is none
+        self.places = places  # in `weights`, [heads, d_model and a bias, size]
+
+        widths, tokens = {attention.query.weight.shape[1], attention.key.weight.shape[1]}, dict[int, Tensor]()
+        generator = torch.Generator().manual_seed(1)
+
+        def random_tokens(tensor: Tensor) -> Tensor:
+            if not tensor.is_floating_point() or tensor.ndim < 2 or not widths & set(tensor.shape[1:]):
+                return tensor.detach().float() if tensor.is_floating_point() else tensor.clone()
+            if id(tensor) not in tokens:
+                tokens[id(tensor)] = torch.randn(tensor.shape, generator=generator).to(tensor.device)
+            return tokens[id(tensor)]
+
+        self.batch = tree_map_only(Tensor, random_tokens, (args, kwargs))
         self.module.float()
         self.result = self.call(self.weights)
 
@@ -186,6 +196,23 @@ class Trial:
         """Whether another module has the same weights in the same places and does the same with them."""
         one, two = ([trial.weights, *trial.places.values(), trial.result] for trial in (self, other))
         return type(self.module) is type(other.module) and all(map(torch.equal, one, two))
+
+    def call(self, weights: Tensor) -> Tensor:
+        """What the module gives with these weights."""
+        vector_to_parameters(weights[1:], self.module.parameters())
+        args, kwargs = copy.deepcopy(self.batch)  # a cache must not grow
+        with torch.no_grad():
+            result = self.module(*args, **kwargs)
+        while not isinstance(result, Tensor):
+            result = next(iter(result.values())) if isinstance(result, Mapping) else result[0]
+        return result.nan_to_num()
+
+    def run(self, **factors: Tensor) -> Tensor:
+        """What the module gives with the weights of roles times factors, which fit [heads, 1, size]."""
+        weights = self.weights.clone()
+        for role, factor in factors.items():
+            weights[self.places[role]] *= factor.to(weights)
+        return self.call(weights)
 
     def prove(self) -> None:
         """Raise `Refuted` or `Unprovable` unless the module works as it is read."""
@@ -202,38 +229,6 @@ class Trial:
         self._prove_heads()
         if self.guess:
             self._refuse_unread()
-
-    def set(self, weights: Tensor) -> None:
-        vector_to_parameters(weights, self.parameters.values())
-
-    def call(self, weights: Tensor) -> Tensor:
-        """What the module gives with these weights."""
-        self.set(weights)
-        generator, drawn = torch.Generator().manual_seed(1), dict[int, Tensor]()
-
-        def tokens(tensor: Tensor) -> Tensor:
-            if not tensor.is_floating_point():
-                return tensor.clone()
-            if tensor.ndim < 2 or not self.widths & set(tensor.shape[1:]):
-                return tensor.detach().float()
-            if id(tensor) not in drawn:
-                drawn[id(tensor)] = torch.randn(tensor.shape, generator=generator).to(tensor.device)
-            return drawn[id(tensor)]
-
-        args, kwargs = copy.deepcopy(tree_map_only(Tensor, tokens, self.batch))  # a cache must not grow
-        with torch.no_grad():
-            result = self.module(*args, **kwargs)
-        while not isinstance(result, Tensor):
-            result = next(iter(result.values())) if isinstance(result, Mapping) else result[0]
-        return result.nan_to_num()
-
-    def run(self, **factors: Tensor) -> Tensor:
-        """What the module gives with the weights of roles times factors, which fit [blocks, 1, size]."""
-        weights = self.weights.clone()
-        for role, factor in factors.items():
-            places = self.places[role]
-            weights[places[places > 0] - 1] *= factor.to(weights).expand(places.shape)[places > 0]
-        return self.call(weights)
 
     def _prove_heads(self) -> None:
         """Each head's four parts belong together, and to no other head."""
@@ -259,11 +254,11 @@ class Trial:
 
     def _refuse_unread(self) -> None:
         """Other matrices of a guessed layout must not act: they may stand before what is read."""
-        parts = ((one.numel(), one.ndim > 1 and acts_on_heads(name)) for name, one in self.parameters.items())
-        unread = torch.cat([torch.full((count,), may_act) for count, may_act in parts])
-        unread[self.read - 1] = False
-        others = torch.where(unread.to(self.weights.device), self.weights.flip(0), self.weights)
-        if not _agree(self.call(others), self.result):
+        unread = [torch.tensor([False])]
+        for name, weight in self.module.named_parameters():
+            unread.append(torch.full((weight.numel(),), weight.ndim > 1 and acts_on_heads(name)))
+        others = torch.cat(unread).index_fill(0, self.read, False).to(self.weights.device)
+        if not _agree(self.call(torch.where(others, self.weights.flip(0), self.weights)), self.result):
             raise Unprovable("a matrix that is not read acts on it: add a family that reads it too")
 
 
