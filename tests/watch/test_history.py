@@ -2,14 +2,12 @@
 
 import re
 import shutil
-import signal
-from multiprocessing import get_context
+import sys
 
 import numpy as np
 import pytest
 import series_of_checkpoints as made
 import torch
-from killed_history import killed_at
 from safetensors.torch import load_file, save_file
 from tracked_runs import write_rows
 
@@ -94,25 +92,27 @@ def test_it_goes_on_after_an_interruption_to_the_same_record(
     assert not (run.folder / ".fetched").exists()
 
 
-@pytest.mark.slow
-def test_processes_killed_at_any_touch_of_the_record_leave_what_the_next_goes_on_from(series, tmp_path):
-    """SIGKILL, several times per run."""
-    watch.history(series, tmp_path / "whole")
-    processes = get_context("forkserver")
-    processes.set_forkserver_preload(
-        ["rankrise.watch", "transformers.models.gpt2.modeling_gpt2", "transformers.conversion_mapping"]
-    )
-    ends = []
-    for place, touches in enumerate([(1, 35), (16, 42)]):
-        folder = tmp_path / f"killed-{place}"
-        for touch in touches:
-            process = processes.Process(target=killed_at, args=(touch, series, folder))
-            process.start()
-            process.join()
-            ends.append(process.exitcode)
-        assert watch.history(series, folder).finished
-        assert made.record_of(folder) == made.record_of(tmp_path / "whole")
-    assert ends.count(-signal.SIGKILL) >= 3
+def test_what_a_process_killed_at_any_touch_of_the_record_leaves_is_gone_on_from(series, tmp_path):
+    """A copy of the folder, taken when a file of it is about to be opened, renamed or removed."""
+    folder, touches, watched = tmp_path / "whole", [], [True]
+
+    def copied(event, arguments):
+        touched = event in ("open", "os.mkdir", "os.rename", "os.remove") and watched
+        if touched and str(arguments[0]).startswith(str(folder)):
+            watched.clear()
+            touches.append(tmp_path / f"killed-{len(touches)}")
+            if len(touches) % 6 == 0:
+                shutil.copytree(folder, touches[-1])
+            watched.append(True)
+
+    sys.addaudithook(copied)
+    watch.history(series, folder)
+    watched.clear()
+    killed = [copy for copy in touches if copy.exists()]
+    assert len(killed) > 5
+    for copy in killed:
+        assert watch.history(series, copy).finished
+        assert made.record_of(copy) == made.record_of(folder)
 
 
 def test_changes_since_the_previous_checkpoint_or_another(series, tmp_path):
