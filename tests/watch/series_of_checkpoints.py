@@ -1,9 +1,8 @@
 """Series of checkpoints, saved while a tracker follows the same weights."""
 
-import json
+import copy
 
 import torch
-from safetensors.torch import save_file
 
 from rankrise import watch
 from rankrise.recipes.train_settings import TrainSettings
@@ -29,20 +28,8 @@ def shared_keys():
 
 
 def save(folder, model, dtype=torch.float32, shard=False):
-    """The weights and the config of a model, as transformers keeps them; in two files with `shard`."""
-    folder.mkdir(parents=True)
-    kept = {name: p.detach().to(dtype).clone() for name, p in model.named_parameters()}
-    config = model.config.to_dict() | {"architectures": [type(model).__name__]}
-    (folder / "config.json").write_text(json.dumps(config))
-    if not shard:
-        save_file(kept, folder / "model.safetensors")
-        return
-    names = sorted(kept)
-    shards = {f"model-{n}-of-2.safetensors": names[n - 1 :: 2] for n in (1, 2)}
-    for file, inside in shards.items():
-        save_file({name: kept[name] for name in inside}, folder / file)
-    where = {name: file for file, inside in shards.items() for name in inside}
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
+    """The weights and the config of a model, as transformers keeps them; in several files with `shard`."""
+    copy.deepcopy(model).to(dtype).save_pretrained(folder, max_shard_size="4KB" if shard else "1GB")
 
 
 def train(model, step):

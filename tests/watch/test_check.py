@@ -144,6 +144,11 @@ def test_any_form_of_batch(given):
     assert watch.check(made(own.Fused)[0], given).proved
 
 
+def test_a_batch_that_the_model_cannot_run_is_named():
+    with pytest.raises(RankriseError, match=r"Sequential cannot be run on .*tensor \[1, 3\]"):
+        watch.check(made(own.Fused), {"x": torch.ones(1, 3)})
+
+
 def test_weights_and_tokens_that_say_nothing_do_not_hinder():
     model = made(own.FusedByHead)
     with torch.no_grad():

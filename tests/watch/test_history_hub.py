@@ -17,23 +17,17 @@ STEPS = [0, 10, 20]
 
 
 @pytest.fixture(scope="module")
-def series(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("series")
-    made.tracked_series(folder, made.text_model(), STEPS, "step{}")
-    return folder / "float32"
-
-
-@pytest.fixture(scope="module")
 def expected(series, tmp_path_factory):
     """The rows of the same series on disk."""
-    return ranks_of(watch.history(series, tmp_path_factory.mktemp("run")))
+    folders = [series / f"checkpoint-{step}" for step in STEPS]
+    return ranks_of(watch.history(folders, tmp_path_factory.mktemp("run")))
 
 
 @pytest.fixture
 def hub(series, monkeypatch):
     """A hub with the series as revisions; main is its last."""
-    revisions = {f"step{step}": series / f"step{step}" for step in STEPS} | {"main": series / "step20"}
-    server = HubServer("someone/tiny", revisions)
+    revisions = {f"step{step}": series / f"checkpoint-{step}" for step in STEPS}
+    server = HubServer("someone/tiny", revisions | {"main": series / "checkpoint-20"})
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", server.address)
     template = server.address + "/{repo_id}/resolve/{revision}/{filename}"
     for module in (huggingface_hub.constants, huggingface_hub.file_download):  # the second before version 1
@@ -71,11 +65,11 @@ def test_a_missing_file_is_named_and_the_rest_is_fetched_later(hub, tmp_path):
 def test_pickled_and_sharded_revisions(hub, series, expected, tmp_path):
     pickled = tmp_path / "pickled"
     pickled.mkdir()
-    torch.save(load_file(series / "step10" / "model.safetensors"), pickled / "pytorch_model.bin")
-    shutil.copy(series / "step10" / "config.json", pickled)
+    torch.save(load_file(series / "checkpoint-10" / "model.safetensors"), pickled / "pytorch_model.bin")
+    shutil.copy(series / "checkpoint-10" / "config.json", pickled)
     model = made.text_model()
     with torch.no_grad():
-        for name, tensor in load_file(series / "step20" / "model.safetensors").items():
+        for name, tensor in load_file(series / "checkpoint-20" / "model.safetensors").items():
             model.get_parameter(name).copy_(tensor)
     made.save(tmp_path / "sharded", model, shard=True)
     hub.revisions |= {"step10": pickled, "step20": tmp_path / "sharded"}
