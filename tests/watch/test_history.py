@@ -13,7 +13,7 @@ from tracked_runs import write_rows
 
 from rankrise import runs, watch
 from rankrise.foundations.errors import RankriseError
-from rankrise.record.folder import Lines, Record, read_lines
+from rankrise.record.folder import read_lines
 from rankrise.watch._stages import curves_of
 
 STEPS = [0, 1, 3, 10, 19]
@@ -61,38 +61,8 @@ def test_every_reader_takes_it_and_stages_leave_out_what_is_noise(series, tmp_pa
     assert curves["all VO stable rank"].steps.tolist() == [0, 10, 20, 40, 80]
 
 
-@pytest.mark.parametrize(
-    ("owner", "name", "place", "base"),
-    [
-        (Record, "add_spectra", 1, "first"),
-        (Record, "add_spectra", 4, "previous"),
-        (Lines, "append", 3, "first"),
-    ],
-)
-def test_it_goes_on_after_an_interruption_to_the_same_record(
-    series, tmp_path, monkeypatch, owner, name, place, base
-):
-    watch.history(series, tmp_path / "whole", base=base)
-    real, calls = getattr(owner, name), []
-
-    def stopped(self, *arguments):
-        calls.append(arguments)
-        if len(calls) == place:
-            raise KeyboardInterrupt
-        return real(self, *arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(owner, name, stopped)
-        with pytest.raises(KeyboardInterrupt):
-            watch.history(series, tmp_path / "run", base=base)
-    run = watch.history(series, tmp_path / "run", base=base)
-    assert run.finished
-    assert not run.info.get("stopped")
-    assert made.record_of(run.folder) == made.record_of(tmp_path / "whole")
-    assert not (run.folder / ".fetched").exists()
-
-
-def test_what_a_process_killed_at_any_touch_of_the_record_leaves_is_gone_on_from(series, tmp_path):
+@pytest.mark.parametrize("base", ["first", "previous"])
+def test_what_a_process_killed_at_any_touch_of_the_record_leaves_is_gone_on_from(series, tmp_path, base):
     """A copy of the folder, taken when a file of it is about to be opened, renamed or removed."""
     folder, touches, watched = tmp_path / "whole", [], [True]
 
@@ -106,12 +76,12 @@ def test_what_a_process_killed_at_any_touch_of_the_record_leaves_is_gone_on_from
             watched.append(True)
 
     sys.addaudithook(copied)
-    watch.history(series, folder)
+    watch.history(series, folder, base=base)
     watched.clear()
     killed = [copy for copy in touches if copy.exists()]
     assert len(killed) > 5
     for copy in killed:
-        assert watch.history(series, copy).finished
+        assert watch.history(series, copy, base=base).finished
         assert made.record_of(copy) == made.record_of(folder)
 
 
@@ -207,6 +177,8 @@ def test_an_unusable_checkpoint_is_named_and_the_history_goes_on_without_it(seri
     assert "checkpoint-20" in stopped.info["stopped"]
     others = r"checkpoint-(?!20)(\d+)"
     found = watch.history(copied, tmp_path / "run", base=base, steps=others)
+    assert not found.info.get("stopped")
+    assert not (found.folder / ".fetched").exists()
     expected = watch.history(series, tmp_path / "expected", base=base, steps=others)
     assert found.finished
     assert made.ranks_of(found.folder) == made.ranks_of(expected.folder)
