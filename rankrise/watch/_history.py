@@ -36,8 +36,8 @@ PART_BYTES = 2**27
 ACCELERATOR_BYTES = 2**30
 
 Item = TypeVar("Item")
-Part = dict[str, tuple[Tensors, Tensors]]
-"""Weights of some units of a checkpoint by unit and role, and the variances of their rounding errors."""
+Known = tuple[Tensors, Tensors]
+"""The weights of a unit by role, and the variances of their rounding errors."""
 
 
 def history(
@@ -190,12 +190,12 @@ def _measure(
         }
     beginning = begin(folder, units, weights, about)
     info, initial, weights = beginning.info, beginning.initial, None
-    before: Part = {}
+    before: dict[str, Known] = {}
     for unit in units:
         placed = {role: tensor.to(reader.device) for role, tensor in initial.pop(unit.name).items()}
         if unit.is_layer:  # factors [heads, d, r] with each column in one piece, as measuring takes them
             placed = {role: tensor.mT.contiguous().mT for role, tensor in placed.items()}
-        before[unit.name] = _with_variances(unit, placed)
+        before[unit.name] = placed, _variances(unit, placed)
     record = Record(folder)
     record.write_about(info)
     try:
@@ -204,25 +204,21 @@ def _measure(
         with meter("measuring", len(entries), "checkpoints") as move_to:
             move_to(len(entries) - len(missing))
             results: Results = {}
-            first = [(begun, before)] if begun in missing else []
-            for entry, part in chain(first, _one_ahead(reader.parts(needed))):
-                if entry in missing:
-                    changes = []
-                    for unit in units:
-                        if unit.name in part:
-                            (old, old_noise), (new, new_noise) = before[unit.name], part[unit.name]
-                            changes.append(UnitChange(unit, old, new, (old_noise, new_noise)))
-                    full = entry == entries[-1]
-                    results |= measure(changes, top, full, accelerator_bytes=ACCELERATOR_BYTES)
-                    if units[-1].name in part:
-                        record.add_spectra(entry.step, spectra_of(units, results))
-                        row = {"checkpoint": entry.name} | keys(entry) | row_of(units, results)
-                        record.ranks.append(entry.step, row)
-                        results = {}
-                        missing.remove(entry)
-                        move_to(len(entries) - len(missing))
-                if previous:
-                    before |= part
+            known = zip(units, before.values(), strict=True)
+            none = [UnitChange(unit, old, old, (noise, noise)) for unit, (old, noise) in known]
+            first = [(begun, none)] if begun in missing else []
+            for entry, changes in chain(first, _one_ahead(reader.changes(needed, before, previous))):
+                if entry not in missing:
+                    continue
+                full = entry == entries[-1]
+                results |= measure(changes, top, full, accelerator_bytes=ACCELERATOR_BYTES)
+                if changes[-1].unit is units[-1]:
+                    record.add_spectra(entry.step, spectra_of(units, results))
+                    row = {"checkpoint": entry.name} | keys(entry) | row_of(units, results)
+                    record.ranks.append(entry.step, row)
+                    results = {}
+                    missing.remove(entry)
+                    move_to(len(entries) - len(missing))
         info["finished"] = now()
     except BaseException as error:
         info["stopped"] = first_line(error)
@@ -243,17 +239,22 @@ class _Reader:
     folder: Path
     device: str
 
-    def parts(self, entries: Iterable[Entry]) -> Generator[tuple[Entry, Part]]:
-        """Each checkpoint in parts."""
+    def changes(
+        self, entries: Iterable[Entry], before: dict[str, Known], previous: bool
+    ) -> Generator[tuple[Entry, list[UnitChange]]]:
+        """The changes of each checkpoint in parts, since `before` or since the previous checkpoint."""
         for entry in entries:
-            part: Part = {}
+            part: list[UnitChange] = []
             size = 0
-            for unit, tensors in self.weights(entry, self.device):
-                part[unit.name] = _with_variances(unit, tensors)
-                size += sum(tensor.nbytes for tensor in tensors.values())
+            for unit, weights in self.weights(entry, self.device):
+                (old, old_noise), noise = before[unit.name], _variances(unit, weights)
+                part.append(UnitChange(unit, old, weights, (old_noise, noise)))
+                if previous:
+                    before[unit.name] = weights, noise
+                size += sum(tensor.nbytes for tensor in weights.values())
                 if size > PART_BYTES or unit is self.units[-1]:
                     yield entry, part
-                    part, size = {}, 0
+                    part, size = [], 0
 
     def weights(self, entry: Entry, device: str) -> Iterator[tuple[Unit, Tensors]]:
         """Copies of the weights of one unit after another, fetched if they are not here."""
@@ -277,8 +278,8 @@ class _Reader:
             ) from error
 
 
-def _with_variances(unit: Unit, weights: Tensors) -> tuple[Tensors, Tensors]:
-    return weights, {role: variances(factor) for role, factor in weights.items()} if unit.is_layer else {}
+def _variances(unit: Unit, weights: Tensors) -> Tensors:
+    return {role: variances(factor) for role, factor in weights.items()} if unit.is_layer else {}
 
 
 def _one_ahead(items: Generator[Item]) -> Generator[Item]:
