@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map_only
 
 from rankrise.foundations.errors import RankriseError, first_line
 from rankrise.watch._families import ROLES
-from rankrise.watch._heads import find_attention, none_read, recognise, unwrap, verdicts
+from rankrise.watch._heads import find_attention, recognise, unwrap, verdicts
 from rankrise.watch._linear import (
     Projection,
     has_own_forward,
@@ -76,9 +76,7 @@ def check(model: nn.Module, batch: Batch) -> LayoutCheck:
     True
     """
     root = unwrap(model)
-    found, unread = find_attention(root)
-    if not found:
-        raise none_read(root, unread)
+    found, _ = find_attention(root)
     names = {module: plain_name(path) for path, (module, _) in found.items()}
     reasons: dict[nn.Module, str] = {}
     proved: list[Trial] = []

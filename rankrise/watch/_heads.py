@@ -127,8 +127,6 @@ def heads(model: nn.Module | str | Path, *, adapter: str | Path | None = None) -
         opened = replace(opened, adapter=read_adapter(adapter).on(model))
     model = unwrap(model)
     found, reasons = find_attention(model)
-    if not found:
-        raise none_read(model, reasons)
     if reasons:
         warnings.warn(
             f"Only {len(found)} of {len(found) + len(reasons)} attention layers of {type(model).__name__} "
@@ -158,14 +156,6 @@ def unwrap(model: Any) -> nn.Module:
             model = model._orig_mod
         else:
             return model
-
-
-def none_read(model: nn.Module, reasons: dict[str, str]) -> RankriseError:
-    """The error for a model of which no layer can be read, for these `reasons`."""
-    return RankriseError(
-        f"No attention head of {type(model).__name__} can be read; modules that look like attention: "
-        f"{_listed(model, reasons) or 'none'}. Add a family, as docs/heads.md#your-own-module shows."
-    )
 
 
 def _listed(model: nn.Module, reasons: dict[str, str]) -> str:
@@ -230,7 +220,7 @@ def why_unproved(module: nn.Module, guess: str) -> str:
 
 def find_attention(model: nn.Module) -> tuple[dict[str, tuple[nn.Module, Attention]], dict[str, str]]:
     """The attention modules of a model by path, each with its reading by shapes alone; and why others are not
-    read."""
+    read. Raise if none is."""
     found: dict[str, tuple[nn.Module, Attention]] = {}
     reasons: dict[str, str] = {}
     for path, module in model.named_modules():
@@ -247,6 +237,11 @@ def find_attention(model: nn.Module) -> tuple[dict[str, tuple[nn.Module, Attenti
             reasons[path] = str(refusal)
     for path in [path for path in reasons if any(_below(other, path) for other in (*found, *reasons))]:
         del reasons[path]  # a block around an attention module, which is read or mentioned itself
+    if not found:
+        raise RankriseError(
+            f"No attention head of {type(model).__name__} can be read; modules that look like attention: "
+            f"{_listed(model, reasons) or 'none'}. Add a family, as docs/heads.md#your-own-module shows."
+        )
     return found, reasons
 
 
