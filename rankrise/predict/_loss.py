@@ -7,7 +7,6 @@ loss of one vector `a`, whose entries are 1 x 1 products.
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -91,15 +90,17 @@ class Loss:
             hessian = hessian if self.support is None else hessian[self.support][:, self.support]
             return hessian if columns is None or len(columns) == len(flat) else hessian[:, columns]
         units = torch.eye(len(flat), dtype=flat.dtype)
-        return _in_parts(self._by_autograd(flat), units if columns is None else units[columns]).T
+        units = units if columns is None else units[columns]
+        product = self._by_autograd(flat)
+        return torch.cat([product(part) for part in units.split(_DIRECTIONS_AT_ONCE)]).T
 
     def hessian_product(self, flat: Tensor) -> Callable[[Tensor], Tensor]:
         """The function from directions (m, size) to the Hessian at `flat` times each of them."""
         supplied = getattr(self.function, "hessian_product", None)
         if supplied is None:
-            return partial(_in_parts, self._by_autograd(flat))
+            return self._by_autograd(flat)
         product = supplied(*self.split(flat))
-        return partial(_in_parts, lambda directions: flattened(product(*self.split(directions))))
+        return lambda directions: flattened(product(*self.split(directions)))
 
     def _by_autograd(self, flat: Tensor) -> Callable[[Tensor], Tensor]:
         with torch.enable_grad():
@@ -116,10 +117,6 @@ class Loss:
         if self.support is None:
             return (flat,)
         return (flat.new_zeros(self.size).index_put((self.support,), flat),)
-
-
-def _in_parts(product: Callable[[Tensor], Tensor], directions: Tensor) -> Tensor:
-    return torch.cat([product(part) for part in directions.split(_DIRECTIONS_AT_ONCE)])
 
 
 def split_products(flat: Tensor, shapes: Sequence[Shape]) -> list[Tensor]:

@@ -201,7 +201,8 @@ def test_derivatives_of_matrices_are_those_of_autograd(network):
     second = torch.cat([part.flatten() for part in torch.autograd.grad(along, products)])
     flat = torch.cat([direction.flatten() for direction in directions])
     torch.testing.assert_close(network.hessian(*products) @ flat, second)
-    moved = checked_loss(network).hessian_product(torch.cat([part.detach().flatten() for part in products]))
+    point = torch.cat([part.detach().flatten() for part in products])
+    moved = checked_loss(network).hessian_product(point)
     torch.testing.assert_close(moved(torch.stack([flat, -2 * flat])), torch.stack([second, -2 * second]))
 
 
