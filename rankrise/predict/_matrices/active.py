@@ -13,11 +13,12 @@ they take a few long steps, and stability limits none.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from rankrise.predict._loss import Loss
+from rankrise.predict._loss import Loss, Shape, flattened
 
 _HIGHEST = 4
 _SERIES = torch.tensor([1 / math.factorial(power + _HIGHEST) for power in range(16)], dtype=torch.float64)
@@ -78,17 +79,36 @@ class Here:
     rate: Tensor
 
 
+class Block(NamedTuple):
+    """A block of a product: orthonormal `left` (d1, m) and `right` (d2, n) directions."""
+
+    product: int
+    left: Tensor
+    right: Tensor
+
+
 @dataclass(frozen=True)
 class FactorSpace:
-    """Factors with `ranks` columns per product, as vectors (size,)."""
+    """Factors as vectors (size,), with `ranks` columns per product, or per block if there are `blocks`."""
 
     loss: Loss
     ranks: tuple[int, ...]
+    blocks: tuple[Block, ...] = ()
+
+    @property
+    def shapes(self) -> list[Shape]:
+        """The shape of each block, or product."""
+        return [(left.shape[1], right.shape[1]) for _, left, right in self.blocks] or [*self.loss.shapes]
+
+    @property
+    def owners(self) -> list[int]:
+        """The product of each block."""
+        return [block.product for block in self.blocks] or [*range(len(self.loss.shapes))]
 
     @property
     def size(self) -> int:
         """The number of entries of all columns."""
-        return sum(sum(shape) * rank for shape, rank in zip(self.loss.shapes, self.ranks, strict=True))
+        return sum(sum(shape) * rank for shape, rank in zip(self.shapes, self.ranks, strict=True))
 
     def here(self, x: Tensor) -> Here:
         """Evaluate the loss and its gradient at x."""
@@ -101,39 +121,51 @@ class FactorSpace:
 
     def split(self, x: Tensor) -> Factors:
         """The factors in a vector, or in each of several (..., size)."""
-        heights = [sum(shape) for shape in self.loss.shapes]
-        parts = x.split([height * rank for height, rank in zip(heights, self.ranks, strict=True)], dim=-1)
-        return [
-            part.reshape(*x.shape[:-1], rank, height).mT
-            for part, height, rank in zip(parts, heights, self.ranks, strict=True)
-        ]
+        sizes = [(rank, sum(shape)) for shape, rank in zip(self.shapes, self.ranks, strict=True)]
+        parts = x.split([rank * height for rank, height in sizes], dim=-1)
+        return [part.unflatten(-1, size).mT for part, size in zip(parts, sizes, strict=True)]
+
+    def matrices(self, x: Tensor) -> list[Tensor]:
+        """`U V^T` of each block at `x`."""
+        factors = self.split(x)
+        return self._times(factors, factors)
 
     def products(self, x: Tensor) -> Tensor:
-        """The flat products `U V^T` at `x`."""
-        factors = self.split(x)
-        return self._product(factors, factors)
+        """The flat products at `x`."""
+        return self._join(self.matrices(x))
 
     def tangent(self, x: Tensor, direction: Tensor) -> Tensor:
         """The change `dU V^T + U dV^T` of the flat products, for directions (..., size)."""
         here, moved = self.split(x), self.split(direction)
-        return self._product(moved, here) + self._product(here, moved)
+        return self._join(self._times(moved, here)) + self._join(self._times(here, moved))
 
-    def _product(self, left: Factors, right: Factors) -> Tensor:
-        """The flat `U V^T` with U from one and V from other factors, batched over leading axes."""
-        parts = []
-        for (rows, _), one, other in zip(self.loss.shapes, left, right, strict=True):
-            parts.append((one[..., :rows, :] @ other[..., rows:, :].mT).flatten(-2))
-        return torch.cat(parts, -1)
+    def cut(self, flat: Tensor) -> list[Tensor]:
+        """The matrix of each block within flat products (..., size)."""
+        parts = self.loss.split(flat)
+        return [left.T @ parts[product] @ right for product, left, right in self.blocks] or parts
 
     def pull(self, gradient: Tensor, x: Tensor) -> Tensor:
         """Minus the flat `gradient` (..., of all products) applied to the factors of x."""
         parts = []
-        flat = gradient.split([rows * columns for rows, columns in self.loss.shapes], dim=-1)
-        for shape, part, columns in zip(self.loss.shapes, flat, self.split(x), strict=True):
-            slope = part.reshape(*part.shape[:-1], *shape)
-            up, down = columns[..., : shape[0], :], columns[..., shape[0] :, :]
+        for slope, columns in zip(self.cut(gradient), self.split(x), strict=True):
+            up, down = columns.split(slope.shape[-2:], dim=-2)
             parts.append(-torch.cat([slope @ down, slope.mT @ up], -2).mT.flatten(-2))
         return torch.cat(parts, -1)
+
+    def _times(self, left: Factors, right: Factors) -> list[Tensor]:
+        """`U V^T` with U from one and V from other factors, batched over leading axes."""
+        heights = [rows for rows, _ in self.shapes]
+        pairs = zip(heights, left, right, strict=True)
+        return [one[..., :rows, :] @ other[..., rows:, :].mT for rows, one, other in pairs]
+
+    def _join(self, parts: list[Tensor]) -> Tensor:
+        """The flat products with these matrices in their blocks."""
+        if not self.blocks:
+            return flattened(parts)
+        products = self.loss.split(self.loss.zero())
+        for (product, left, right), part in zip(self.blocks, parts, strict=True):
+            products[product] = products[product] + left @ part @ right.T
+        return flattened(products)
 
     def column_sizes(self, x: Tensor) -> Tensor:
         """The length of each column, (sum of ranks,)."""
@@ -276,7 +308,8 @@ def krylov_spectrum(
             small = torch.diag(b.new_tensor(diagonal)) + torch.diag(edge, 1) + torch.diag(edge, -1)
             values, turned = torch.linalg.eigh(small)
             last = turned[-1] @ (phis(tau * values)[1] * turned[0])
-            if exhausted or abs(tau * beside[-1] * float(last)) <= tolerance:
+            missed = abs(tau * beside[-1] * float(last))
+            if exhausted or not tolerance < missed < math.inf:
                 return Spectrum(values, basis.T @ turned, torch.stack(responses, 1) @ turned)
         basis = torch.cat([basis, image[None] / beside[-1]])
 

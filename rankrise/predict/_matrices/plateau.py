@@ -1,5 +1,9 @@
 """A plateau of full matrices, the inactive directions there, and the transition to the next plateau.
 
+Where the flow of the active factors comes to rest is the limit of a flow, not any minimum. The flow is
+followed, roughly, until it almost stops; Newton's method, modulo the gauge `U -> U g, V -> V g^-T`, takes the
+last small way, and its result counts only if it is close and attracting.
+
 On a plateau `-G` is constant. Reduced to the complements of what is active it is `sum s_i p_i q_i^T`, and the
 weights along `(p_i; q_i)` grow like `alpha^(1 - b_i)` with `b_i' = s_i` in rescaled time: `s_i` is a rate and
 `b_i` an exponent. A mode whose exponent reaches 1 becomes active.
@@ -15,6 +19,7 @@ A transition turns the directions. What becomes of the exponents depends on whic
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,16 +27,50 @@ import torch
 from torch import Tensor
 
 from rankrise.predict._loss import Loss, flattened
-from rankrise.predict._matrices.active import balanced
-from rankrise.predict._matrices.landing import Block, BlockLoss, Rest, land
+from rankrise.predict._matrices.active import (
+    Block,
+    Factors,
+    FactorSpace,
+    Here,
+    Linearised,
+    balanced,
+    krylov_spectrum,
+    next_length,
+)
 from rankrise.predict._stages import FLAT, Mixing
 
 _SEED_SIZE = 1e-3
 _PROBE = 0.3
 _NO_COUPLING = 1e-8  # a coupling below this fraction of the gradient is rounding
+_ROUGH = 0.03  # the error of a step, as a fraction of each column: the path has to stay in its basin, no more
+_ALMOST_STILL = 0.1
+_STILLER = 0.2
+"""Newton's method is tried when the pace has fallen to this part, and again after it fell as much more."""
+_VANISHING = 1e-5
+_CLOSE = 0.3
+_FLAT = 1e-9
+_STILL = 1e-12
+_ROUNDING = 1e-8  # after so small a move of Newton's method the next one, its square, is rounding
+_MOST_STEPS = 150
+_MOST_NEWTON_STEPS = 30
+_FOR_EVER = 1e100
 
 Places = list[list[int]]
 """Blocks of directions, each a list of places in a frame."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rest:
+    """A point of rest: the rank of each product, the flat products, their gradient and the loss.
+
+    `dropped` are the products that lost a direction on the way, one entry per direction.
+    """
+
+    ranks: tuple[int, ...]
+    products: Tensor
+    gradient: Tensor
+    value: float
+    dropped: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,19 +215,23 @@ class MatrixPlateau:
         probe[product] += _PROBE * max(1.0, *(float(part.norm()) for part in probe)) * torch.outer(up, down)
         observe(self.loss.value_and_gradient(flattened(probe))[1])
 
-        pace, seed = float(modes[product].rates[mode]), _SEED_SIZE * torch.cat([up, down])[:, None]
+        pace, least = float(modes[product].rates[mode]), 1e-9 * float(self.point.norm())
         blocks, rest = list[Places](), old
         while (coupled := [blocks_of(seen)[0] for seen in largest]) != blocks:
             blocks = coupled
-            if all(len(places) == 1 for places in blocks):
-                factors = balanced(self.loss.split(old.products), old.ranks)
-                factors[product] = torch.cat([factors[product], seed], 1)
-                landed = land(self.loss, factors, pace, observe)
-            else:
-                every = [Block(i, *modes[i].block(one)) for i, places in enumerate(blocks) for one in places]
-                # A block without a pair of directions learns nothing.
-                parts = [part for part in every if part.left.shape[1] and part.right.shape[1]]
-                landed = BlockLoss(self.loss, parts, observe).land(self.point, product, seed, pace)
+            whole = all(len(own) == 1 for own in blocks)
+            # A block without a pair of directions learns nothing.
+            homes = [(i, one) for i, own in enumerate(blocks) for one in own if one[0] < min(shapes[i])]
+            frames = [Block(i, *modes[i].block(one)) for i, one in homes]
+            space = FactorSpace(self.loss, (), () if whole else tuple(frames))
+            matrices = space.cut(self.point)
+            ranks = [int((torch.linalg.svdvals(one) > least).sum()) for one in matrices]
+            factors = balanced(matrices, ranks)
+            number = next(n for n, (i, one) in enumerate(homes) if i == product and place in one)
+            sides = (up, down) if whole else (frames[number].left.T @ up, frames[number].right.T @ down)
+            seed = _SEED_SIZE * torch.cat(sides)[:, None]
+            factors[number] = torch.cat([factors[number], seed], 1)
+            landed = land(space, factors, pace, observe)
             if landed is None:
                 return None
             rest = landed
@@ -210,3 +253,102 @@ class MatrixPlateau:
             "ranks": rest.ranks,
             "mixing": weakest,
         }
+
+
+def land(space: FactorSpace, factors: Factors, pace: float, observe: Callable[[Tensor], None]) -> Rest | None:
+    """The limit of gradient flow from `factors`, or None where it finds none.
+
+    `pace` is the rate at which the fastest column grows at first; `observe` sees the flat gradient at every
+    step. A direction that decays to nothing is left out of the result.
+    """
+    space = replace(space, ranks=tuple(columns.shape[1] for columns in factors))
+    here, size, dropped = space.here(space.pack(factors)), 1 / pace, list[int]()
+    observe(here.gradient)
+    almost_still = _ALMOST_STILL
+    for _ in range(_MOST_STEPS):
+        linear, smallest, error = Linearised(space, here), 1e-13 * size, math.inf
+        while error > 1:
+            step = linear.step(size, _ROUGH, least=1e-3)
+            error = step.error / _ROUGH
+            there = space.here(step.end) if error <= 1 else here
+            error = error if there.value.isfinite() and there.rate.isfinite().all() else math.inf
+            size *= next_length(error)
+            if error > 1 and size <= smallest:
+                return None
+        here = there
+        observe(here.gradient)
+        gone = _decayed(space, here)
+        if gone:
+            dropped += [space.owners[number] for number in gone]
+            ranks = tuple(rank - gone.count(number) for number, rank in enumerate(space.ranks))
+            kept = balanced(space.matrices(here.x), ranks)
+            space = replace(space, ranks=ranks)
+            here = space.here(space.pack(kept))
+        moving = space.pace(here)
+        pace = max(pace, moving)
+        if moving <= almost_still * pace:
+            limit = _polish(space, here)
+            if limit is not None:
+                observe(limit.gradient)
+                totals = [0] * len(space.loss.shapes)
+                for owner, rank in zip(space.owners, space.ranks, strict=True):
+                    totals[owner] += rank
+                products, value = space.products(limit.x), float(limit.value)
+                return Rest(tuple(totals), products, limit.gradient, value, tuple(dropped))
+            almost_still = _STILLER * moving / pace
+    return None
+
+
+def _decayed(space: FactorSpace, here: Here) -> list[int]:
+    """The blocks with a direction that is next to nothing and shrinks, one entry per direction."""
+    gone = []
+    every = zip(space.matrices(here.x), space.cut(here.gradient), space.ranks, strict=True)
+    for number, (product, gradient, rank) in enumerate(every):
+        if rank:
+            left, values, right = torch.linalg.svd(product, full_matrices=False)
+            drive = -torch.einsum("ai,ab,ib->i", left[:, :rank], gradient, right[:rank])
+            shrinks = (values[:rank] < _VANISHING * max(1.0, float(values[0]))) & (drive < 0)
+            gone += [number] * int(shrinks.sum())
+    return gone
+
+
+def _polish(space: FactorSpace, here: Here) -> Here | None:
+    """The point of rest next to `here`, if the flow from `here` ends there."""
+    began = space.matrices(here.x)
+    smallest = [
+        float(torch.linalg.svdvals(product)[rank - 1]) if rank else 0.0
+        for product, rank in zip(began, space.ranks, strict=True)
+    ]
+    last = math.inf
+    for _ in range(_MOST_NEWTON_STEPS):
+        move = _newton(space, here)
+        if move is None:
+            return here if last < _ROUNDING else None
+        size = float(move.norm() / here.x.norm())
+        here = space.here(here.x + move)
+        for before, after, least in zip(began, space.matrices(here.x), smallest, strict=True):
+            if float((after - before).norm()) > _CLOSE * least:
+                return None
+        if size <= _STILL or (size < _ROUNDING and size > 0.3 * last):
+            return here
+        if size > 0.7 * last:
+            return None
+        last = size
+    return None
+
+
+def _newton(space: FactorSpace, here: Here) -> Tensor | None:
+    """Newton's move on the complement of the gauge directions, or None where that is not a descent."""
+    linear, gauge = Linearised(space, here), sum(rank * rank for rank in space.ranks)
+    spectrum = linear.spectrum
+    if spectrum is None:
+        # The linear flow takes Newton's move if it has for ever; the rate is orthogonal to the gauge.
+        part = math.sqrt(float(here.rate.norm() / here.x.norm()))
+        spectrum, gauge = krylov_spectrum(linear.apply, here.rate, _FOR_EVER, min(1e-2, max(part, 1e-5))), 0
+    values, vectors = spectrum.values, spectrum.vectors
+    kept = values.abs().argsort(descending=True)[: len(values) - gauge]
+    # A direction that the loss does not see at all is flat, and the rate has no part in it.
+    kept = kept[values[kept].abs() > _FLAT * float(values.abs().max())]
+    if not len(kept) or (values[kept] >= 0).any():
+        return None
+    return -vectors[:, kept] @ ((vectors[:, kept].T @ here.rate) / values[kept])
