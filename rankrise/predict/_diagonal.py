@@ -28,7 +28,6 @@ from torch import Tensor
 
 from rankrise.predict._loss import Loss
 from rankrise.predict._paths import Moment, StepTooSmall
-from rankrise.predict._stages import FLAT
 
 _RTOL = 1e-13  # next to nothing: errors count in z itself, and Newton's method stops at 2 % of the tolerance
 _ACTIVE = 1e-4
@@ -199,48 +198,35 @@ class _Equation:
 
 
 class DiagonalPlateau:
-    """A stationary point `point` (p,) with its loss `value`, and the exponents `b` (p,) of Eq. 8.
+    """A point of rest, `point` (p,) with its loss `value`, and the `exponents` (p,) of the coordinates.
 
-    `alpha^b` is the size of u + v. A coordinate starts at b = 1, and is active at 0 (positive) or 2
-    (negative). The paper's line 1 says b = 0, a misprint.
+    They are 1 - b in Eq. 8, where `alpha^b` is the size of u + v: a coordinate is active at 1 (positive) or
+    -1 (negative). So b starts at 1; the paper's line 1 says 0, a misprint. `forces` (p,) say how they grow.
     """
 
     mixing, clear = None, True
 
     def __init__(self, loss: Loss) -> None:
-        self.loss, self.point = loss, loss.zero()
-        value, self._gradient = loss.value_and_gradient(self.point)
-        self.value, self._b = float(value), torch.ones_like(self.point)
-        self._least = FLAT * float(self._gradient.abs().max())
-        self.flat, self.owners = not self._gradient.any(), range(loss.size)
-
-    def waits(self) -> Tensor:
-        """The rescaled time (p,) until each coordinate becomes active, if the gradient stays."""
-        force = self._force()
-        return torch.where(force == 0, math.inf, (self._b - 1 + force.sign()) / force)
-
-    def wait(self, time: float) -> None:
-        """Let a rescaled time pass."""
-        self._b = torch.where(self.point == 0, self._b - self._force() * time, self._b)
+        self._loss, self.owners, self.exponents = loss, range(loss.size), loss.zero()
+        self._stay(loss.zero())
+        self.flat = not self.forces.any()
 
     def move_on(self, winner: int) -> dict[str, Any] | None:
         """Let a coordinate become active, and follow the flow to its rest: a `Stage`'s fields, or None."""
-        sign = int(self._force()[winner].sign())
-        self._b[winner] = 1 - sign
+        sign = int(self.forces[winner].sign())
+        self.exponents[winner] = sign
         start = self.point.clone()
         start[winner] = sign * _SEED_SIZE
-        limit = land(self.loss, start)
+        limit = land(self._loss, start)
         if limit is None:
             return None
-        before, self.point = self.point, limit
-        value, self._gradient = self.loss.value_and_gradient(self.point)
-        self.value = float(value)
-        left = ((before != 0) & (self.point == 0)).nonzero()[:, 0]
+        left = ((self.point != 0) & (limit == 0)).nonzero()[:, 0]
+        self._stay(limit)
         return {"sign": sign, "rank": 1, "left": tuple(left.tolist())}
 
-    def _force(self) -> Tensor:
-        moves = (self.point == 0) & (self._gradient.abs() > self._least)
-        return torch.where(moves, -self._gradient, 0.0)
+    def _stay(self, point: Tensor) -> None:
+        value, gradient = self._loss.value_and_gradient(point)
+        self.point, self.value, self.forces = point, float(value), torch.where(point == 0, -gradient, 0.0)
 
 
 def land(loss: Loss, start: Tensor) -> Tensor | None:

@@ -15,6 +15,7 @@ from rankrise.predict._matrices.plateau import MatrixPlateau
 from rankrise.predict._stages import Stage, Stages, StagesEnding
 
 _TIE = 1e-9
+_FLAT = 1e-9  # a force below this fraction of the largest at zero is nothing
 
 
 def greedy(
@@ -52,7 +53,7 @@ def greedy(
     checked = checked_loss(loss, size, shapes)
     plateau = DiagonalPlateau(checked) if checked.diagonal else MatrixPlateau(checked, columns)
     initial_loss, found = plateau.value, list[Stage]()
-    ending, message = _follow(plateau, until, max_stages, found, progress)
+    ending, message = _follow(plateau, checked.shapes, until, max_stages, found, progress)
     return Stages(
         stages=tuple(found),
         shapes=checked.shapes,
@@ -66,6 +67,7 @@ def greedy(
 
 def _follow(
     plateau: DiagonalPlateau | MatrixPlateau,
+    shapes: tuple[Shape, ...],
     until: float,
     max_stages: int,
     found: list[Stage],
@@ -77,9 +79,10 @@ def _follow(
             "The gradient at zero vanishes: no stages on the logarithmic clock from zero; the escape is at a "
             "time of order alpha^-2 (or later)."
         )
-    time = 0.0
+    time, least = 0.0, _FLAT * float(plateau.forces.abs().max())
     while True:
-        waits = plateau.waits()
+        forces = torch.where(plateau.forces.abs() > least, plateau.forces, 0.0)
+        waits = torch.where(forces == 0, math.inf, (forces.sign() - plateau.exponents) / forces)
         if not waits.isfinite().any():
             return "nothing moves", "Every direction is active or at rest: nothing can move any more."
         order = torch.argsort(waits, stable=True)
@@ -94,7 +97,7 @@ def _follow(
         tied = tuple(plateau.owners[other] for other in close if other != winner)
         runner_up = time + float(waits[order[1]]) if len(order) > 1 else math.inf
         time += wait
-        plateau.wait(wait)
+        plateau.exponents += forces * wait
         moved = plateau.move_on(winner)
         where = f"Stage {len(found) + 1}, product {product} at rescaled time {time:.6g},"
         if moved is None:
@@ -102,7 +105,7 @@ def _follow(
                 f"{where} has no point of rest. The loss may have an exponential tail or a valley: add a "
                 "little weight decay to it, or use the stages before."
             )
-        value, point, shapes = plateau.value, plateau.point, plateau.loss.shapes
+        value, point = plateau.value, plateau.point
         found.append(
             Stage(
                 time, product, loss=value, point=point, shapes=shapes, runner_up=runner_up, tied=tied, **moved

@@ -14,8 +14,6 @@ StagesEnding = Literal[
 ]
 Mixing = Literal["ordered", "tracked"]
 
-FLAT = 1e-9  # a rate below this fraction of the largest at zero is nothing
-
 
 @dataclass(frozen=True, eq=False)
 class Stage:

@@ -37,7 +37,7 @@ from rankrise.predict._matrices.active import (
     krylov_spectrum,
     next_length,
 )
-from rankrise.predict._stages import FLAT, Mixing
+from rankrise.predict._stages import Mixing
 
 _SEED_SIZE = 1e-3
 _PROBE = 0.3
@@ -78,14 +78,13 @@ class Modes:
     """The directions of a product (d1, d2) of rank k on a plateau.
 
     `left` (d1, d1) and `right` (d2, d2) are orthogonal: k active directions, then the modes in order of their
-    rates (n,), then what the longer side has left over. `exponents` (n,) are along `+p q^T`.
+    rates (n,), then what the longer side has left over.
     """
 
     left: Tensor
     right: Tensor
     rank: int
     rates: Tensor
-    exponents: Tensor
 
     def block(self, places: list[int]) -> tuple[Tensor, Tensor]:
         """The left and right directions at some places, as far as each side has them."""
@@ -94,7 +93,7 @@ class Modes:
 
 
 def modes_at(loss: Loss, rest: Rest) -> list[Modes]:
-    """The modes of every product at a point of rest, their exponents zero."""
+    """The modes of every product at a point of rest."""
     found = []
     products, gradients = loss.split(rest.products), loss.split(rest.gradient)
     for product, gradient, rank in zip(products, gradients, rest.ranks, strict=True):
@@ -103,7 +102,7 @@ def modes_at(loss: Loss, rest: Rest) -> list[Modes]:
         inner_left, rates, inner_right = torch.linalg.svd(-left[:, rank:].T @ gradient @ right[:, rank:])
         left = torch.cat([left[:, :rank], left[:, rank:] @ inner_left], 1)
         right = torch.cat([right[:, :rank], right[:, rank:] @ inner_right.T], 1)
-        found.append(Modes(left, right, rank, rates, torch.zeros_like(rates)))
+        found.append(Modes(left, right, rank, rates))
     return found
 
 
@@ -121,8 +120,10 @@ def blocks_of(largest: Tensor) -> tuple[Places, float]:
     return [list(block) for block in sorted(blocks)], float(reach.min())
 
 
-def carry(old: Modes, new: Modes, winner: int | None, blocks: Places) -> tuple[Modes, bool]:
-    """The new modes with their exponents after a transition, and whether the theory covers it.
+def carry(
+    old: Modes, new: Modes, exponents: Tensor, winner: int | None, blocks: Places
+) -> tuple[Tensor, bool]:
+    """The exponents of the new modes after a transition, and whether the theory covers it.
 
     `winner` is the old mode that became active. The theory does not say what follows when a direction is
     dropped from a block with other inactive ones, or moves from one block into another.
@@ -133,7 +134,7 @@ def carry(old: Modes, new: Modes, winner: int | None, blocks: Places) -> tuple[M
         share = (left.T @ new.left).square().sum(0)[:pair_count]
         shares.append(share + (right.T @ new.right).square().sum(0)[:pair_count])
     home = torch.stack(shares).argmax(0).tolist()  # the block in which each new pair of directions lies
-    exponents, clear = torch.zeros_like(new.exponents), True
+    carried, clear = torch.zeros_like(new.rates), True
     for number, block in enumerate(blocks):
         pairs = [place for place in block if place < pair_count]
         before = [place for place in pairs if place >= old.rank and place - old.rank != winner]
@@ -141,68 +142,58 @@ def carry(old: Modes, new: Modes, winner: int | None, blocks: Places) -> tuple[M
         after = [place for place in now if place >= new.rank]
         dropped = len(after) - len(before)
         if dropped < 0 or len(now) != len(pairs):
-            return new, False
+            return carried, False
         if not after:
             continue
-        held = [float(old.exponents[place - old.rank]) for place in before] + [1.0] * dropped
+        held = [float(exponents[place - old.rank]) for place in before] + [1.0] * dropped
         for place, size in zip(after, sorted(map(abs, held), reverse=True), strict=True):
-            exponents[place - new.rank] = size
+            carried[place - new.rank] = size
         square = len(block) == len(pairs)
         if square:
             # The sign left over: of the exponents, and of the turn from the old frame to the new one.
             turns = (old.left[:, pairs].T @ new.left[:, now], old.right[:, pairs].T @ new.right[:, now])
             signs = [*held, *(float(torch.linalg.det(turn)) for turn in turns)]
-            exponents[after[-1] - new.rank] *= -1.0 if sum(sign < 0 for sign in signs) % 2 else 1.0
+            carried[after[-1] - new.rank] *= -1.0 if sum(sign < 0 for sign in signs) % 2 else 1.0
         clear = clear and not (dropped and (len(after) > 1 or not square))
-    return replace(new, exponents=exponents), clear
+    return carried, clear
 
 
 class MatrixPlateau:
-    """The point of rest, and the modes of every product there.
+    """The point of rest, and the modes of every product there, with their `exponents` and rates, `forces`.
 
-    `point` (size,) and `value` are the flat products and their loss. `clear` says whether the theory covers
-    what happened so far, and `mixing` is "tracked" once directions were found to fall into blocks.
+    `point` (size,) and `value` are the flat products and their loss; `owners` are the products of the modes.
+    `clear` says whether the theory covers what happened so far, and `mixing` is "tracked" once directions
+    were found to fall into blocks.
     """
 
     clear = True
     mixing: Mixing = "ordered"
 
     def __init__(self, loss: Loss, columns: int | None) -> None:
-        self.loss, self._most = loss, [columns or min(shape) for shape in loss.shapes]
+        self._loss, self._most = loss, [columns or min(shape) for shape in loss.shapes]
         value, gradient = loss.value_and_gradient(loss.zero())
-        self._rest = Rest((0,) * len(loss.shapes), loss.zero(), gradient, float(value))
-        self._modes, self.point, self.value = modes_at(loss, self._rest), self._rest.products, float(value)
-        largest = max(float(modes.rates[0]) for modes in self._modes)
-        self.flat = largest <= FLAT * max(1.0, abs(self.value))
-        self._least = FLAT * largest
+        rest = Rest((0,) * len(loss.shapes), loss.zero(), gradient, float(value))
+        modes = modes_at(loss, rest)
+        self._stay(rest, modes, [torch.zeros_like(one.rates) for one in modes])
+        self.flat = float(self.forces.max()) <= _FLAT * max(1.0, abs(self.value))
 
-    def waits(self) -> Tensor:
-        """The rescaled time until each mode of each product becomes active, if its rate stays."""
-        waits = []
-        for modes, most in zip(self._modes, self._most, strict=True):
-            moves = (modes.rates > self._least) & (modes.rank < most)
-            rates = torch.where(moves, modes.rates, 1.0)
-            waits.append(torch.where(moves, (1 - modes.exponents) / rates, math.inf))
-        return torch.cat(waits)
-
-    @property
-    def owners(self) -> list[int]:
-        """The product that each entry of `waits` belongs to."""
-        return [product for product, modes in enumerate(self._modes) for _ in modes.rates]
-
-    def wait(self, time: float) -> None:
-        """Let a rescaled time pass."""
-        self._modes = [replace(one, exponents=one.exponents + one.rates * time) for one in self._modes]
+    def _stay(self, rest: Rest, modes: list[Modes], exponents: list[Tensor]) -> None:
+        self._rest, self._modes, self.point, self.value = rest, modes, rest.products, rest.value
+        self.exponents = torch.cat(exponents)
+        # A product all of whose columns are active waits for ever.
+        pairs = zip(modes, self._most, strict=True)
+        self.forces = torch.cat([one.rates if one.rank < most else one.rates * 0 for one, most in pairs])
+        self.owners = [product for product, one in enumerate(modes) for _ in one.rates]
 
     def move_on(self, winner: int) -> dict[str, Any] | None:
         """Let a mode become active and follow the flow to its rest: a `Stage`'s fields, or None."""
         product = self.owners[winner]
         mode = winner - self.owners.index(product)
-        modes, shapes, old = self._modes, self.loss.shapes, self._rest
+        modes, shapes, old = self._modes, self._loss.shapes, self._rest
         largest = [self.point.new_zeros(max(shape), max(shape)) for shape in shapes]
 
         def observe(flat: Tensor) -> None:
-            for one, seen, gradient in zip(modes, largest, self.loss.split(flat), strict=True):
+            for one, seen, gradient in zip(modes, largest, self._loss.split(flat), strict=True):
                 entries = (one.left.T @ gradient @ one.right).abs()
                 part = seen[: entries.shape[0], : entries.shape[1]]
                 torch.maximum(part, entries, out=part)
@@ -211,9 +202,9 @@ class MatrixPlateau:
         observe(old.gradient)
         place = modes[product].rank + mode
         up, down = modes[product].left[:, place], modes[product].right[:, place]
-        probe = [part.clone() for part in self.loss.split(self.point)]
+        probe = [part.clone() for part in self._loss.split(self.point)]
         probe[product] += _PROBE * max(1.0, *(float(part.norm()) for part in probe)) * torch.outer(up, down)
-        observe(self.loss.value_and_gradient(flattened(probe))[1])
+        observe(self._loss.value_and_gradient(flattened(probe))[1])
 
         pace, least = float(modes[product].rates[mode]), 1e-9 * float(self.point.norm())
         blocks, rest = list[Places](), old
@@ -223,7 +214,7 @@ class MatrixPlateau:
             # A block without a pair of directions learns nothing.
             homes = [(i, one) for i, own in enumerate(blocks) for one in own if one[0] < min(shapes[i])]
             frames = [Block(i, *modes[i].block(one)) for i, one in homes]
-            space = FactorSpace(self.loss, (), () if whole else tuple(frames))
+            space = FactorSpace(self._loss, (), () if whole else tuple(frames))
             matrices = space.cut(self.point)
             ranks = [int((torch.linalg.svdvals(one) > least).sum()) for one in matrices]
             factors = balanced(matrices, ranks)
@@ -235,7 +226,8 @@ class MatrixPlateau:
             if landed is None:
                 return None
             rest = landed
-        new, weakest = modes_at(self.loss, rest), math.inf
+        new, weakest, after = modes_at(self._loss, rest), math.inf, list[Tensor]()
+        before = self.exponents.split([len(one.rates) for one in modes])
         for number, seen in enumerate(largest):
             if len(new[number].rates) > 1:
                 found, link = blocks_of(seen)
@@ -243,9 +235,10 @@ class MatrixPlateau:
                 if len(found) > 1:
                     self.mixing = "tracked"
             active = mode if number == product else None
-            new[number], covered = carry(modes[number], new[number], active, blocks[number])
+            carried, covered = carry(modes[number], new[number], before[number], active, blocks[number])
+            after.append(carried)
             self.clear &= covered
-        self._rest, self._modes, self.point, self.value = rest, new, rest.products, rest.value
+        self._stay(rest, new, after)
         return {
             "sign": 1,
             "rank": new[product].rank,
