@@ -13,9 +13,9 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.text_tables import text_table
 from rankrise.predict._diagonal import Coordinates, land
 from rankrise.predict._flow import Flow, diagonal_flow
+from rankrise.predict._greedy import Stage, Stages
 from rankrise.predict._loss import Loss, LossFunction, checked_loss
 from rankrise.predict._matrices.active import FactorSpace, Linearised, balanced
-from rankrise.predict._stages import Stage, Stages
 
 _SAME_POINT = 1e-3  # two ends this close, as a fraction of the largest weight, are the same point
 _DURATION = 20.0  # The paper trains on for 1000 epochs without naming its step; 0.02 is stable at its size
@@ -115,9 +115,7 @@ def _curvature(loss: Loss, stage: Stage) -> float:
         return float(torch.linalg.eigvalsh(hessian)[0])
     space = FactorSpace(loss, stage.ranks)
     x = space.pack(balanced(stage.points, stage.ranks))
-    spectrum = Linearised(space, space.here(x), dense=True).spectrum
-    assert spectrum is not None
-    values = -spectrum.values
+    values = -Linearised(space, space.here(x), dense=True).whole.values
     gauge = sum(rank * rank for rank in stage.ranks)
     kept = values[values.abs().argsort(descending=True)[: len(values) - gauge]]
     return float(kept.min()) if len(kept) else math.inf

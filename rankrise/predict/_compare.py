@@ -14,7 +14,7 @@ from typing import overload
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.text_tables import text_table
 from rankrise.predict._flow import Flow
-from rankrise.predict._stages import Stages
+from rankrise.predict._greedy import Stages
 
 
 @dataclass(frozen=True)

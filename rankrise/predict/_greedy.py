@@ -5,17 +5,153 @@ evidence, not a theorem.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
+from rankrise.foundations.text_tables import text_table
 from rankrise.predict._diagonal import DiagonalPlateau
-from rankrise.predict._loss import LossFunction, Shape, checked_loss
-from rankrise.predict._matrices.plateau import MatrixPlateau
-from rankrise.predict._stages import Stage, Stages, StagesEnding
+from rankrise.predict._loss import LossFunction, Shape, checked_loss, split_products
+from rankrise.predict._matrices.plateau import MatrixPlateau, Mixing
 
 _TIE = 1e-9
 _FLAT = 1e-9  # a force below this fraction of the largest at zero is nothing
+
+StagesEnding = Literal[
+    "nothing moves", "until", "max stages", "not converged", "flat at zero", "assumption fails"
+]
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """One stage: at rescaled time `time` (T_k) a product gains a direction, and the network moves to `point`.
+
+    In a diagonal network the products are 1 x 1: coordinate `product` becomes active, with `sign`.
+
+    - `rank` is the product's rank afterwards, and `loss` the loss on the plateau that follows.
+    - `point` holds all products on that plateau as a flat vector; `points` are the same as matrices.
+    - `left` are the products that lost a direction on the way, one entry per direction.
+    - `runner_up` is when another direction would have been next, had this one not moved. `tied` are the
+      products with a direction due at the same time: then the theory does not say what happens.
+    - Only for matrices, `ranks` are those of all products, and `mixing` is the weakest link between
+      directions in this transition, as a fraction of the gradient: 0 where they fall into blocks, inf where
+      each product has at most one inactive direction.
+    """
+
+    time: float
+    product: int
+    sign: int
+    rank: int
+    loss: float
+    point: Tensor
+    shapes: tuple[Shape, ...]
+    left: tuple[int, ...]
+    runner_up: float
+    tied: tuple[int, ...]
+    ranks: tuple[int, ...] = ()
+    mixing: float = 0.0
+
+    @property
+    def coordinate(self) -> int:
+        """The number of the product, which is a coordinate of `a` in a diagonal network."""
+        return self.product
+
+    @property
+    def points(self) -> tuple[Tensor, ...]:
+        """The products (d1, d2) on the plateau."""
+        return tuple(split_products(self.point, self.shapes))
+
+    @property
+    def support(self) -> tuple[int, ...]:
+        """The coordinates active on the plateau of a diagonal network."""
+        return tuple(self.point.nonzero()[:, 0].tolist())
+
+    @property
+    def gap(self) -> float:
+        """How much later the runner-up would come: a clear stage has `gap * log(1/alpha)` far above 1."""
+        return self.runner_up - self.time
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Stages:
+    """The stages in order of time, and why there are no more: `ending`, with a sentence in `message`.
+
+    `initial_loss` is the loss at zero, on the plateau before the first stage; `gradients` is what it cost. Of
+    full matrices, `mixing` says whether exponents were added in order ("ordered") or carried along with
+    blocks of directions ("tracked").
+    """
+
+    stages: tuple[Stage, ...]
+    shapes: tuple[Shape, ...]
+    initial_loss: float
+    ending: StagesEnding
+    message: str
+    mixing: Mixing | None = None
+    gradients: int = 0
+
+    def __getitem__(self, index: int) -> Stage:
+        return self.stages[index]
+
+    def __iter__(self) -> Iterator[Stage]:
+        return iter(self.stages)
+
+    def __len__(self) -> int:
+        return len(self.stages)
+
+    def __repr__(self) -> str:
+        count = f"{len(self)} stage{'' if len(self) == 1 else 's'}"
+        return text_table(f"{count}, then: {self.message}", self.table())
+
+    @property
+    def diagonal(self) -> bool:
+        """Whether these are the stages of a diagonal network."""
+        return self.mixing is None
+
+    def table(self, label: Callable[[int], str] = str) -> dict[str, list[str]]:
+        """One line per stage, as columns of text; `label` names the products."""
+        columns = {
+            "stage": [str(number) for number in range(1, len(self) + 1)],
+            "T_k": [f"{stage.time:.4f}" for stage in self],
+            "coordinate" if self.diagonal else "product": [label(stage.product) for stage in self],
+            "rank": ["" if self.diagonal else str(stage.rank) for stage in self],
+            "sign": ["+-"[stage.sign < 0] if self.diagonal else "" for stage in self],
+            "gap": ["" if self.diagonal else f"{stage.gap:.3g}" for stage in self],
+            "loss": [f"{stage.loss:.5g}" for stage in self],
+            "left": [" ".join(map(label, stage.left)) for stage in self],
+        }
+        return {name: cells for name, cells in columns.items() if any(cells)}
+
+    def to_dict(self, label: Callable[[int], str] | None = None, points: bool = True) -> dict[str, Any]:
+        """Everything that was found, for JSON, with the names that `label` gives.
+
+        `points=False` leaves the points out, for a record that keeps them as a tensor.
+        """
+        names = ["time", "coordinate", "sign", "rank", "loss", "left", "runner_up", "tied"]
+        about = {name: getattr(self, name) for name in ("ending", "message", "initial_loss")}
+        if not self.diagonal:
+            names += ["product", "gap", "mixing"]
+            about |= {name: getattr(self, name) for name in ("mixing", "shapes", "gradients")}
+        about["stages"] = rows = [{name: getattr(stage, name) for name in names} for stage in self]
+        for row, stage in zip(rows, self, strict=True):
+            if label is not None:
+                row["label"] = label(stage.product)
+            if points:
+                name, point = ("point", stage.point) if self.diagonal else ("points", stage.points)
+                row[name] = [part.tolist() for part in point]
+        return about
+
+    @staticmethod
+    def from_dict(record: Mapping[str, Any], points: Tensor) -> "Stages":
+        """The stages of a diagonal network from `to_dict`, with their `points` (stages, p)."""
+        shapes, stages = ((1, 1),) * points.shape[1], []
+        for row, point in zip(record["stages"], points, strict=True):
+            time, coordinate, sign, loss = (row[name] for name in ("time", "coordinate", "sign", "loss"))
+            left, tied, runner_up = tuple(row["left"]), tuple(row["tied"]), float(row["runner_up"])
+            stages.append(Stage(time, coordinate, sign, 1, loss, point, shapes, left, runner_up, tied))
+        return Stages(tuple(stages), shapes, record["initial_loss"], record["ending"], record["message"])
 
 
 def greedy(

@@ -11,7 +11,7 @@ they take a few long steps, and stability limits none.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -52,9 +52,7 @@ class Spectrum:
         return self._known[tau]
 
 
-Shares = tuple[float, float, float, float]
-_ALL: Shares = (1, 0, 0, 0)
-Parts = list[tuple[Spectrum, Tensor, Shares]]
+Parts = list[tuple[Spectrum, Tensor, dict[int, float]]]
 """Vectors by their coefficients in a spectrum. Each moves x by `tau * sum_k share_k part^(k-1) phi_k(tau J)`,
 `part` being tau over the length of the step."""
 
@@ -213,42 +211,64 @@ def next_length(error: float) -> float:
 class Linearised:
     """The flow linearised at a point, for steps of any length from there.
 
-    `spectrum` has all eigenvectors of the Jacobian; it is None where there are too many.
+    `dense` says whether `whole`, all eigenvectors of the Jacobian, is there: above some size there are too
+    many.
     """
-
-    spectrum: Spectrum | None = None
 
     def __init__(self, space: FactorSpace, start: Here, dense: bool = False) -> None:
         self._space, self._start = space, start
+        self.dense = dense or space.loss.size <= _DENSE
         products = space.products(start.x)
-        if dense or space.loss.size <= _DENSE:
+        if self.dense:
             units = torch.eye(space.size, dtype=start.x.dtype)
             response = space.loss.hessian(products) @ space.tangent(start.x, units).T
             jacobian = self._image(units, response.T)
             values, vectors = torch.linalg.eigh((jacobian + jacobian.T) / 2)
-            self.spectrum = Spectrum(values, vectors, response @ vectors)
+            self.whole = Spectrum(values, vectors, response @ vectors)
         else:
             self._second = space.loss.hessian_product(products)
 
-    def apply(self, directions: Tensor) -> tuple[Tensor, Tensor]:
-        """The Jacobian times each of some directions (m, n), and their responses in the gradient."""
-        response = self._second(self._space.tangent(self._start.x, directions))
-        return self._image(directions, response), response
+    def spectrum(self, b: Tensor, tau: float, tolerance: float) -> Spectrum:
+        """All eigenvectors, or a space by Lanczos' method in which `phi_1(tau J) b` is good to `tolerance`
+        times the length of b.
+        """
+        if self.dense:
+            return self.whole
+        basis, responses = b[None] / max(float(b.norm()), 1e-300), list[Tensor]()
+        diagonal, beside = list[float](), list[float]()
+        while True:
+            responses.append(self._second(self._space.tangent(self._start.x, basis[-1:]))[0])
+            image = self._image(basis[-1], responses[-1])
+            diagonal.append(float(image @ basis[-1]))
+            for _ in range(2):  # once leaves rounding along the vectors before
+                image = image - basis.T @ (basis @ image)
+            beside.append(float(image.norm()))
+            exhausted = beside[-1] <= 1e-13 * max(map(abs, diagonal))
+            exhausted = exhausted or len(basis) == min(_MOST_VECTORS, len(b))
+            if exhausted or len(basis) % 4 == 0:
+                edge = b.new_tensor(beside[:-1])
+                small = torch.diag(b.new_tensor(diagonal)) + torch.diag(edge, 1) + torch.diag(edge, -1)
+                values, turned = torch.linalg.eigh(small)
+                last = turned[-1] @ (phis(tau * values)[1] * turned[0])
+                missed = abs(tau * beside[-1] * float(last))
+                if exhausted or not tolerance < missed < math.inf:
+                    return Spectrum(values, basis.T @ turned, torch.stack(responses, 1) @ turned)
+            basis = torch.cat([basis, image[None] / beside[-1]])
 
     def step(self, size: float, tolerance: float, least: float = 0.0) -> Step:
         """A step of length `size`; `tolerance` is the error allowed in a column, as a fraction of it."""
         start, sizes = self._start, self._space.column_sizes
         allowed = _KRYLOV_TOLERANCE * tolerance * float(start.x.norm())
         first = self._part(start.rate, size, allowed)
-        far, near = (_moved([(*first, _ALL)], tau, size) for tau in (size, size / 2))
+        far, near = (_moved([(*first, {1: 1})], tau, size) for tau in (size, size / 2))
         nonlinear, middle = self._remainders(*near)
         push = self._part(nonlinear, size, allowed)
-        extra = _moved([(*push, _ALL)], size, size)
+        extra = _moved([(*push, {1: 1})], size, size)
         last_nonlinear, last = self._remainders(far[0] + extra[0], far[1] + extra[1])
         # The polynomial through both remainders: 8 and 2 are those of a and b in the module's docstring.
         pull = self._part(last_nonlinear, size, allowed)
-        of_fourth_order: Parts = [(*push, (0, 0, 0, -48)), (*pull, (0, 0, 0, 12))]
-        parts: Parts = [(*first, _ALL), (*push, (0, 0, 16, -48)), (*pull, (0, 0, -2, 12))]
+        of_fourth_order: Parts = [(*push, {4: -48}), (*pull, {4: 12})]
+        parts: Parts = [(*first, {1: 1}), (*push, {3: 16, 4: -48}), (*pull, {3: -2, 4: 12})]
         end = start.x + _moved(parts, size, size)[0]
         largest = torch.maximum(sizes(start.x), sizes(end))
         largest = largest.clamp(min=least * float(largest.max()))
@@ -257,10 +277,7 @@ class Linearised:
 
     def _part(self, b: Tensor, size: float, allowed: float) -> tuple[Spectrum, Tensor]:
         """A spectrum that knows functions of the Jacobian on b, and the coefficients of b in it."""
-        spectrum = self.spectrum
-        if spectrum is None:
-            tolerance = allowed / max(size * float(b.norm()), 1e-300)
-            spectrum = krylov_spectrum(self.apply, b, size, tolerance)
+        spectrum = self.spectrum(b, size, allowed / max(size * float(b.norm()), 1e-300))
         return spectrum, spectrum.vectors.T @ b
 
     def _image(self, direction: Tensor, response: Tensor) -> Tensor:
@@ -279,39 +296,11 @@ def _moved(parts: Parts, tau: float, size: float) -> tuple[Tensor, Tensor]:
     moves, responses = [], []
     for spectrum, weights, shares in parts:
         functions = spectrum.phis(tau)
-        terms = [share * (tau / size) ** k * functions[k + 1] for k, share in enumerate(shares) if share]
+        terms = [share * (tau / size) ** (k - 1) * functions[k] for k, share in shares.items()]
         taken = tau * weights * sum(terms[1:], terms[0])
         moves.append(spectrum.vectors @ taken)
         responses.append(spectrum.response @ taken)
     return sum(moves[1:], moves[0]), sum(responses[1:], responses[0])
-
-
-def krylov_spectrum(
-    apply: Callable[[Tensor], tuple[Tensor, Tensor]], b: Tensor, tau: float, tolerance: float
-) -> Spectrum:
-    """Lanczos' method: a space in which `phi_1(tau J) b` is good to `tolerance` times the length of b."""
-    length = float(b.norm())
-    if length == 0:
-        return Spectrum(b.new_zeros(1), b.new_zeros(len(b), 1), apply(b[None])[1].T)
-    basis, responses = b[None] / length, list[Tensor]()
-    diagonal, beside = list[float](), list[float]()
-    while True:
-        image, response = (one[0] for one in apply(basis[-1:]))
-        responses.append(response)
-        diagonal.append(float(image @ basis[-1]))
-        for _ in range(2):  # once leaves rounding along the vectors before
-            image = image - basis.T @ (basis @ image)
-        beside.append(float(image.norm()))
-        exhausted = beside[-1] <= 1e-13 * max(map(abs, diagonal)) or len(basis) == min(_MOST_VECTORS, len(b))
-        if exhausted or len(basis) % 4 == 0:
-            edge = b.new_tensor(beside[:-1])
-            small = torch.diag(b.new_tensor(diagonal)) + torch.diag(edge, 1) + torch.diag(edge, -1)
-            values, turned = torch.linalg.eigh(small)
-            last = turned[-1] @ (phis(tau * values)[1] * turned[0])
-            missed = abs(tau * beside[-1] * float(last))
-            if exhausted or not tolerance < missed < math.inf:
-                return Spectrum(values, basis.T @ turned, torch.stack(responses, 1) @ turned)
-        basis = torch.cat([basis, image[None] / beside[-1]])
 
 
 def phis(z: Tensor) -> list[Tensor]:

@@ -48,9 +48,10 @@ class Columns:
         conserved = up.T @ up - down.T @ down
         return Columns(len(u), left[:, kept], sizes[kept].log() + log_alpha, conserved, log_alpha)
 
-    def factors(self, count: int) -> Tensor:
-        """The first columns at their true size, (d1 + d2, count)."""
-        return self.directions[:, :count] * self.logs[:count].exp()
+    @property
+    def factors(self) -> Tensor:
+        """The columns at their true size, (d1 + d2, c)."""
+        return self.directions * self.logs.exp()
 
     def set_columns(self, place: slice | Tensor, columns: Tensor, logs: Tensor | float = 0.0) -> None:
         """Put `columns * exp(logs)` into some places."""

@@ -73,7 +73,7 @@ class _State:
         self.loss, self.columns = loss, columns
         self.ranks = tuple(int((many.logs > math.log(VISIBLE)).sum()) for many in columns)
         self.space = FactorSpace(loss, self.ranks)
-        factors = [many.factors(rank) for many, rank in zip(columns, self.ranks, strict=True)]
+        factors = [many.factors[:, :rank] for many, rank in zip(columns, self.ranks, strict=True)]
         self.point = self.space.here(self.space.pack(factors))
         norms = [float(torch.linalg.matrix_norm(part, 2)) for part in loss.split(self.point.gradient)]
         self._norms, self.pace = norms, max([*norms, 1e-300])
@@ -154,8 +154,7 @@ def _observed(loss: Loss, columns: list[Columns], gradient: Tensor) -> tuple[Ten
     """The flat products, their rates and the logarithms of their singular values."""
     products, rates = [], []
     for many, slope in zip(columns, loss.split(gradient), strict=True):
-        scaled = many.directions * many.logs.exp()
-        up, down = scaled[: many.rows], scaled[many.rows :]
+        up, down = many.factors[: many.rows], many.factors[many.rows :]
         products.append((up @ down.T).flatten())
         rates.append(-(slope @ down @ down.T + up @ up.T @ slope).flatten())
     logs = [many.log_singular_values() for many in columns]

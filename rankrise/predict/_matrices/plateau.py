@@ -21,7 +21,7 @@ A transition turns the directions. What becomes of the exponents depends on whic
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -34,10 +34,8 @@ from rankrise.predict._matrices.active import (
     Here,
     Linearised,
     balanced,
-    krylov_spectrum,
     next_length,
 )
-from rankrise.predict._stages import Mixing
 
 _SEED_SIZE = 1e-3
 _PROBE = 0.3
@@ -55,6 +53,7 @@ _MOST_STEPS = 150
 _MOST_NEWTON_STEPS = 30
 _FOR_EVER = 1e100
 
+Mixing = Literal["ordered", "tracked"]
 Places = list[list[int]]
 """Blocks of directions, each a list of places in a frame."""
 
@@ -332,13 +331,11 @@ def _polish(space: FactorSpace, here: Here) -> Here | None:
 
 def _newton(space: FactorSpace, here: Here) -> Tensor | None:
     """Newton's move on the complement of the gauge directions, or None where that is not a descent."""
-    linear, gauge = Linearised(space, here), sum(rank * rank for rank in space.ranks)
-    spectrum = linear.spectrum
-    if spectrum is None:
-        # The linear flow takes Newton's move if it has for ever; the rate is orthogonal to the gauge.
-        part = math.sqrt(float(here.rate.norm() / here.x.norm()))
-        spectrum, gauge = krylov_spectrum(linear.apply, here.rate, _FOR_EVER, min(1e-2, max(part, 1e-5))), 0
+    linear, part = Linearised(space, here), math.sqrt(float(here.rate.norm() / here.x.norm()))
+    # Newton's move is what the linear flow takes if it has for ever.
+    spectrum = linear.spectrum(here.rate, _FOR_EVER, min(1e-2, max(part, 1e-5)))
     values, vectors = spectrum.values, spectrum.vectors
+    gauge = sum(rank * rank for rank in space.ranks) if linear.dense else 0  # the rate has no part in it
     kept = values.abs().argsort(descending=True)[: len(values) - gauge]
     # A direction that the loss does not see at all is flat, and the rate has no part in it.
     kept = kept[values[kept].abs() > _FLAT * float(values.abs().max())]

@@ -19,6 +19,10 @@ from rankrise.foundations.objective import Objective
 
 def gaussian(source: torch.Generator, *shape: int) -> Tensor:
     """Standard Gaussian numbers in float64, drawn on the CPU: a seed means the same on every device."""
+    if min(shape) < 1:
+        raise RankriseError(
+            f"dimension, tokens, samples, layers and heads must be at least 1: data would have shape {shape}."
+        )
     return torch.randn(*shape, generator=source, dtype=torch.float64)
 
 
