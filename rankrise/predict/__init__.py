@@ -15,10 +15,9 @@ from rankrise.predict._assumptions import check_assumptions, perturb
 from rankrise.predict._compare import compare
 from rankrise.predict._flow import Flow, gradient_flow, random_start
 from rankrise.predict._greedy import Stages, greedy
+from rankrise.predict._networks.attention import diagonal_head, diagonal_transformer
 from rankrise.predict._networks.full_head import full_head
-from rankrise.predict._networks.head import diagonal_head
 from rankrise.predict._networks.linear import linear_network, matrix_sensing
-from rankrise.predict._networks.transformer import diagonal_transformer
 
 __all__ = [
     "Flow",

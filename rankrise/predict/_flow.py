@@ -15,8 +15,7 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.predict._diagonal import Coordinates, integrate
 from rankrise.predict._greedy import Stage
 from rankrise.predict._loss import Loss, LossFunction, Shape, checked_loss, split_products
-from rankrise.predict._matrices.columns import Columns
-from rankrise.predict._matrices.follow import follow_columns
+from rankrise.predict._matrices.columns import Columns, follow_columns
 from rankrise.predict._paths import Moment, StepTooSmall, hermite, passages
 
 Array = Tensor | NDArray[Any] | Sequence[float] | Sequence[Sequence[float]]

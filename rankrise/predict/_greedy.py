@@ -189,44 +189,31 @@ def greedy(
     checked = checked_loss(loss, size, shapes)
     plateau = DiagonalPlateau(checked) if checked.diagonal else MatrixPlateau(checked, columns)
     initial_loss, found = plateau.value, list[Stage]()
-    ending, message = _follow(plateau, checked.shapes, until, max_stages, found, progress)
-    return Stages(
-        stages=tuple(found),
-        shapes=checked.shapes,
-        initial_loss=initial_loss,
-        ending=ending,
-        message=message,
-        mixing=plateau.mixing,
-        gradients=checked.counts["gradients"],
-    )
 
+    def end(ending: StagesEnding, message: str) -> Stages:
+        cost = checked.counts["gradients"]
+        return Stages(
+            tuple(found), checked.shapes, initial_loss, ending, message, plateau.mixing, gradients=cost
+        )
 
-def _follow(
-    plateau: DiagonalPlateau | MatrixPlateau,
-    shapes: tuple[Shape, ...],
-    until: float,
-    max_stages: int,
-    found: list[Stage],
-    progress: Callable[[int], None] | None,
-) -> tuple[StagesEnding, str]:
-    """Move the plateau from stage to stage, append each to `found`, and say why there are no more."""
     if plateau.flat:
-        return "flat at zero", (
+        return end(
+            "flat at zero",
             "The gradient at zero vanishes: no stages on the logarithmic clock from zero; the escape is at a "
-            "time of order alpha^-2 (or later)."
+            "time of order alpha^-2 (or later).",
         )
     time, least = 0.0, _FLAT * float(plateau.forces.abs().max())
     while True:
         forces = torch.where(plateau.forces.abs() > least, plateau.forces, 0.0)
         waits = torch.where(forces == 0, math.inf, (forces.sign() - plateau.exponents) / forces)
         if not waits.isfinite().any():
-            return "nothing moves", "Every direction is active or at rest: nothing can move any more."
+            return end("nothing moves", "Every direction is active or at rest: nothing can move any more.")
         order = torch.argsort(waits, stable=True)
         winner, wait = int(order[0]), float(waits[order[0]])
         if time + wait > until:
-            return "until", f"The next stage begins after rescaled time {until:g}."
+            return end("until", f"The next stage begins after rescaled time {until:g}.")
         if len(found) >= max_stages:
-            return "max stages", f"Stopped after {max_stages} stages: raise max_stages for more."
+            return end("max stages", f"Stopped after {max_stages} stages: raise max_stages for more.")
 
         product = plateau.owners[winner]
         close = (waits <= wait * (1 + _TIE)).nonzero()[:, 0].tolist()
@@ -237,20 +224,19 @@ def _follow(
         moved = plateau.move_on(winner)
         where = f"Stage {len(found) + 1}, product {product} at rescaled time {time:.6g},"
         if moved is None:
-            return "not converged", (
+            return end(
+                "not converged",
                 f"{where} has no point of rest. The loss may have an exponential tail or a valley: add a "
-                "little weight decay to it, or use the stages before."
+                "little weight decay to it, or use the stages before.",
             )
-        value, point = plateau.value, plateau.point
-        found.append(
-            Stage(
-                time, product, loss=value, point=point, shapes=shapes, runner_up=runner_up, tied=tied, **moved
-            )
-        )
+        loss_there, point, shapes = plateau.value, plateau.point, checked.shapes
+        options = {"runner_up": runner_up, "tied": tied, **moved}
+        found.append(Stage(time, product, loss=loss_there, point=point, shapes=shapes, **options))
         if progress is not None:
             progress(len(found))
         if not plateau.clear:
-            return "assumption fails", (
+            return end(
+                "assumption fails",
                 f"{where} drops a direction while others wait, or moves one into another block. The theory "
-                "does not say what follows: use the stages so far."
+                "does not say what follows: use the stages so far.",
             )

@@ -11,9 +11,9 @@ from rankrise.predict._flow import Flow as Flow
 from rankrise.predict._greedy import Stage as Stage
 from rankrise.predict._greedy import Stages as Stages
 from rankrise.predict._loss import LossFunction as LossFunction
+from rankrise.predict._networks.attention import AttentionEntry as AttentionEntry
+from rankrise.predict._networks.attention import DiagonalHead as DiagonalHead
+from rankrise.predict._networks.attention import DiagonalTransformer as DiagonalTransformer
 from rankrise.predict._networks.full_head import FullHead as FullHead
-from rankrise.predict._networks.head import AttentionEntry as AttentionEntry
-from rankrise.predict._networks.head import DiagonalHead as DiagonalHead
 from rankrise.predict._networks.linear import DiagonalLinear as DiagonalLinear
 from rankrise.predict._networks.linear import LinearNetwork as LinearNetwork
-from rankrise.predict._networks.transformer import DiagonalTransformer as DiagonalTransformer

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rankrise.foundations.objective import Objective
 from rankrise.predict._networks import data
-from rankrise.predict._networks.head import diagonal_head
+from rankrise.predict._networks.attention import diagonal_head
 
 Teacher = Literal["diagonal", "full"]
 
