@@ -85,13 +85,12 @@ def check_assumptions(
     checked = checked_loss(loss, size, None if size else stages.shapes)
     _, at_zero = checked.value_and_gradient(checked.zero())
     gaps = [0.0 if stage.tied else stage.gap / stage.time for stage in stages]
+    margins = {"nondegeneracy": gaps, "strict_minima": [_curvature(checked, stage) for stage in stages]}
     if stages.diagonal:
         for number, stage in enumerate(stages):
             if stage.left:
                 drive = checked.value_and_gradient(stage.point)[1][list(stage.left)].abs().min()
                 gaps[number] = min(gaps[number], float(drive / at_zero.abs().max()))
-    margins = {"nondegeneracy": gaps, "strict_minima": [_curvature(checked, stage) for stage in stages]}
-    if stages.diagonal:
         source = torch.Generator().manual_seed(seed)
         margins["noise_robustness"] = _returns(checked, stages, noise, trials, source)
     else:

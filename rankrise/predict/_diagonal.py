@@ -146,6 +146,7 @@ class _Equation:
     def __init__(self, loss: Loss, coordinates: Coordinates, z: Tensor, reach: float) -> None:
         self.loss, self.coordinates, self.reach = loss, coordinates, reach
         self._ceiling, self._doorstep = 2.0, coordinates.level(_DOORSTEP)
+        self._jacobian = torch.zeros(len(z), len(z), dtype=z.dtype)
         self.raise_ceiling(z)
         self.rate(0.0, z.numpy())
 
@@ -178,7 +179,7 @@ class _Equation:
         clipped = self._clipped(z)
         slope = self.coordinates.slope(clipped)
         active = (slope * self.reach > _ACTIVE).nonzero()[:, 0]
-        self._jacobian = torch.zeros(len(z), len(z), dtype=slope.dtype)
+        self._jacobian = torch.zeros_like(self._jacobian)
         if len(active):
             hessian = self.loss.hessian(self.coordinates.product(clipped), active, rough=True)
             self._jacobian[:, active] = (-2 * slope[active] * hessian).nan_to_num(0.0, 0.0, 0.0)
@@ -187,9 +188,7 @@ class _Equation:
     def moment(self, time: float, z: numpy.ndarray) -> Moment:
         """The moment at `z`, to first order in Newton's small correction since the last evaluation."""
         here = torch.from_numpy(z)
-        rate = self._rate
-        if time > 0:
-            rate = rate + self._jacobian @ (here - torch.from_numpy(self._z))
+        rate = self._rate + self._jacobian @ (here - torch.from_numpy(self._z))
         loss = self._loss - (self._rate / 2) @ (self.coordinates.product(here) - self._a)
         return Moment(time, float(loss), here, rate)
 

@@ -16,7 +16,7 @@ from rankrise.predict._diagonal import Coordinates, integrate
 from rankrise.predict._greedy import Stage
 from rankrise.predict._loss import Loss, LossFunction, Shape, checked_loss, split_products
 from rankrise.predict._matrices.columns import Columns, follow_columns
-from rankrise.predict._paths import Moment, StepTooSmall, hermite, passages
+from rankrise.predict._paths import Moment, StepTooSmall
 
 Array = Tensor | NDArray[Any] | Sequence[float] | Sequence[Sequence[float]]
 
@@ -90,7 +90,7 @@ class Flow:
         step = self.times[after] - self.times[after - 1]
         part = ((flat - self.times[after - 1]) / step).clamp(0, 1)
         ends, rates = ((one[after - 1], one[after]) for one in (self.places, self.rates))
-        place: Tensor = hermite(part[:, None], step[:, None], ends, rates)
+        place: Tensor = _hermite(part[:, None], step[:, None], ends, rates)
         return place.reshape(*asked.shape, -1)
 
     def weights_at(self, time: float | Array) -> tuple[Tensor, Tensor]:
@@ -124,13 +124,13 @@ class Flow:
         """Every rise above `threshold` and every fall below it, in order of time."""
         if self.coordinates is not None:
             low, high = self.coordinates.level(threshold)
-            rises = passages(self.times, self.places, high, lambda *at: self.rates[at])
-            falls = passages(self.times, -self.places, -low, lambda *at: -self.rates[at])
+            rises = _passages(self.times, self.places, high, lambda *at: self.rates[at])
+            falls = _passages(self.times, -self.places, -low, lambda *at: -self.rates[at])
             return sorted(Crossing(*one) for one in rises + falls)
         found = []
         for product, logs in enumerate(self.log_singular_values):
             level = torch.full_like(logs[0], math.log(threshold))
-            for time, index, upward in passages(self.times, logs, level, partial(self._log_rates, product)):
+            for time, index, upward in _passages(self.times, logs, level, partial(self._log_rates, product)):
                 found.append(Crossing(time, product, upward, index + 1))
         return sorted(found)
 
@@ -287,4 +287,41 @@ def _collect(
         gradients=loss.counts["gradients"],
         coordinates=coordinates,
         log_singular_values=tuple(torch.stack(of_product) for of_product in logs),
+    )
+
+
+def _hermite(part: Any, step: Any, ends: tuple[Any, Any], rates: tuple[Any, Any]) -> Any:
+    """The cubic through values and rates at both ends of a step, at a `part` of it from 0 to 1."""
+    rest = 1 - part
+    return rest * rest * ((1 + 2 * part) * ends[0] + part * step * rates[0]) + part * part * (
+        (1 + 2 * rest) * ends[1] - rest * step * rates[1]
+    )
+
+
+def _passages(
+    times: Tensor, heights: Tensor, levels: Tensor, rates_at: Callable[[Tensor, Tensor], Tensor]
+) -> list[tuple[float, int, bool]]:
+    """When a column of `heights` (n, m) passes its level (m,): the time, the column, and whether upward.
+
+    A column above its level at the beginning has a passage at time 0. `rates_at` gives the rates at some
+    moments of some columns, nan where they are unknown: growth is then a line.
+    """
+    above = heights >= levels
+    found = [(0.0, column, True) for column in above[0].nonzero()[:, 0].tolist()]
+    steps, columns = (above[1:] != above[:-1]).nonzero(as_tuple=True)
+    length, level = times[steps + 1] - times[steps], levels[columns]
+    early, late = heights[steps, columns], heights[steps + 1, columns]
+    rates = torch.stack([rates_at(steps, columns), rates_at(steps + 1, columns)])
+    rates = torch.where(rates.isnan().any(0), (late - early) / length, rates)
+
+    left, right = torch.zeros_like(length), torch.ones_like(length)
+    for _ in range(60):
+        middle = (left + right) / 2
+        here = _hermite(middle, length, (early, late), (rates[0], rates[1]))
+        before = (here > level) == (early > level)
+        left, right = torch.where(before, middle, left), torch.where(before, right, middle)
+    right = torch.where(early.isfinite() & late.isfinite(), right, 1.0)
+    moments = times[steps] + right * length
+    return found + list(
+        zip(moments.tolist(), columns.tolist(), above[steps + 1, columns].tolist(), strict=True)
     )

@@ -91,25 +91,25 @@ class Loss:
             return hessian if columns is None or len(columns) == len(flat) else hessian[:, columns]
         units = torch.eye(len(flat), dtype=flat.dtype)
         units = units if columns is None else units[columns]
-        product = self._by_autograd(flat)
+        product = self._by_autograd(flat, batched=True)
         return torch.cat([product(part) for part in units.split(_DIRECTIONS_AT_ONCE)]).T
 
     def hessian_product(self, flat: Tensor) -> Callable[[Tensor], Tensor]:
-        """The function from directions (m, size) to the Hessian at `flat` times each of them."""
+        """The function from a direction (size,) to the Hessian at `flat` times it."""
         supplied = getattr(self.function, "hessian_product", None)
         if supplied is None:
-            return self._by_autograd(flat)
+            return self._by_autograd(flat, batched=False)
         product = supplied(*self.split(flat))
-        return lambda directions: flattened(product(*self.split(directions)))
+        return lambda direction: flattened(product(*self.split(direction[None])))[0]
 
-    def _by_autograd(self, flat: Tensor) -> Callable[[Tensor], Tensor]:
+    def _by_autograd(self, flat: Tensor, batched: bool) -> Callable[[Tensor], Tensor]:
         with torch.enable_grad():
             flat = flat.detach().requires_grad_()
             (gradient,) = torch.autograd.grad(self(flat), flat, create_graph=True)
         if not gradient.requires_grad:  # the loss is linear
             return torch.zeros_like
-        options = {"retain_graph": True, "is_grads_batched": True, "materialize_grads": True}
-        return lambda directions: torch.autograd.grad(gradient, flat, directions, **options)[0]
+        options = {"retain_graph": True, "is_grads_batched": batched, "materialize_grads": True}
+        return lambda direction: torch.autograd.grad(gradient, flat, direction, **options)[0]
 
     def _arguments(self, flat: Tensor) -> Sequence[Tensor]:
         if not self.diagonal:

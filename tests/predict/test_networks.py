@@ -203,7 +203,7 @@ def test_derivatives_of_matrices_are_those_of_autograd(network):
     torch.testing.assert_close(network.hessian(*products) @ flat, second)
     point = torch.cat([part.detach().flatten() for part in products])
     moved = checked_loss(network).hessian_product(point)
-    torch.testing.assert_close(moved(torch.stack([flat, -2 * flat])), torch.stack([second, -2 * second]))
+    torch.testing.assert_close(moved(flat), second)
 
 
 def test_a_full_head_at_diagonal_products_is_the_diagonal_head():

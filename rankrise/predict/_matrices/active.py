@@ -237,7 +237,7 @@ class Linearised:
         basis, responses = b[None] / max(float(b.norm()), 1e-300), list[Tensor]()
         diagonal, beside = list[float](), list[float]()
         while True:
-            responses.append(self._second(self._space.tangent(self._start.x, basis[-1:]))[0])
+            responses.append(self._second(self._space.tangent(self._start.x, basis[-1])))
             image = self._image(basis[-1], responses[-1])
             diagonal.append(float(image @ basis[-1]))
             for _ in range(2):  # once leaves rounding along the vectors before

@@ -238,13 +238,8 @@ class MatrixPlateau:
             after.append(carried)
             self.clear &= covered
         self._stay(rest, new, after)
-        return {
-            "sign": 1,
-            "rank": new[product].rank,
-            "left": rest.dropped,
-            "ranks": rest.ranks,
-            "mixing": weakest,
-        }
+        every, left = rest.ranks, rest.dropped
+        return {"sign": 1, "rank": every[product], "left": left, "ranks": every, "mixing": weakest}
 
 
 def land(space: FactorSpace, factors: Factors, pace: float, observe: Callable[[Tensor], None]) -> Rest | None:

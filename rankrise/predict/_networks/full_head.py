@@ -15,8 +15,6 @@ from rankrise.foundations.objective import Objective
 from rankrise.predict._networks import data
 from rankrise.predict._networks.attention import diagonal_head
 
-Teacher = Literal["diagonal", "full"]
-
 
 @dataclass(frozen=True, eq=False)
 class FullHead:
@@ -61,14 +59,15 @@ class FullHead:
         """The exact Hessian (2 d^2, 2 d^2) in all entries, row by row and product by product."""
         weights, means = _attend(self.inputs, key_query)
         outputs = means @ value_output
+        slope = self._slope(outputs)
         # The covariance of the tokens per token (r, d, d), and the third cumulant along its slope.
         centred = self.inputs[:, None] - means[:, :, None]
-        along = torch.einsum("ntbi,nti->ntb", centred, self._slope(outputs) @ value_output.T)
+        along = torch.einsum("ntbi,nti->ntb", centred, slope @ value_output.T)
         covariance, third = (
             torch.einsum("ntb,ntbi,ntbj->ntij", part, centred, centred).flatten(0, 1)
             for part in (weights, weights * along)
         )
-        x, slope, mean = (part.flatten(0, 1) for part in (self.inputs, self._slope(outputs), means))
+        x, slope, mean = (part.flatten(0, 1) for part in (self.inputs, slope, means))
         metric, reach = self._metric(outputs).flatten(0, 1), covariance @ value_output
         blocks = (
             torch.einsum("ri,rk,rjl->ijkl", x, x, reach @ metric @ reach.mT + third),
@@ -101,7 +100,7 @@ def full_head(
     samples: int = 200,
     seed: int = 0,
     objective: Objective = "squared",
-    teacher: Teacher = "diagonal",
+    teacher: Literal["diagonal", "full"] = "diagonal",
 ) -> FullHead:
     """A head with full weights on Gaussian tokens; the paper's toy has dimension 50 and 1000 samples.
 
