@@ -71,33 +71,29 @@ LOSSES = [(leaving_loss, 3), *((random_loss(seed, 4), 4) for seed in range(4))]
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("apart", [True, False], ids=["products of 1 x 1", "one product"])
 @pytest.mark.parametrize(("loss", "size"), LOSSES)
-def test_products_of_one_by_one_are_the_diagonal_network(loss, size):
+def test_matrices_of_no_coupling_are_the_diagonal_network(loss, size, apart):
+    """In one d x d product nothing couples the directions either: exponents and signs ride on them."""
     expected = predict.greedy(loss, size)
-    stages = predict.greedy(lambda *a: loss(torch.cat(a).flatten()), shapes=[(1, 1)] * size)
+    if apart:
+        stages = predict.greedy(lambda *a: loss(torch.cat(a).flatten()), shapes=[(1, 1)] * size)
+        assert [s.product for s in stages] == [s.coordinate for s in expected]
+        assert [s.left for s in stages] == [s.left for s in expected]
+    else:
+        stages = predict.greedy(lambda a: loss(a.diagonal()), shapes=[(size, size)])
+        assert stages.mixing == "tracked"
     assert [s.time for s in stages] == pytest.approx([s.time for s in expected], rel=1e-6)
-    assert [s.product for s in stages] == [s.coordinate for s in expected]
-    assert [s.left for s in stages] == [s.left for s in expected]
+    assert [s.runner_up for s in stages] == pytest.approx([s.runner_up for s in expected], rel=1e-6)
+    assert [len(s.left) for s in stages] == [len(s.left) for s in expected]
     for ours, theirs in zip(stages, expected, strict=True):
-        torch.testing.assert_close(torch.cat(ours.points).flatten(), theirs.point, rtol=0, atol=1e-6)
-        assert ours.runner_up == pytest.approx(theirs.runner_up, rel=1e-6)
+        diagonal = torch.cat([part.diagonal() for part in ours.points])
+        torch.testing.assert_close(diagonal, theirs.point, rtol=0, atol=1e-6)
     assert stages.ending == expected.ending
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("loss", "size"), LOSSES)
-def test_a_loss_of_the_diagonal_keeps_its_directions(loss, size):
-    """In one d x d product nothing couples the directions: exponents and signs ride on them."""
-    expected = predict.greedy(loss, size)
-    stages = predict.greedy(lambda a: loss(a.diagonal()), shapes=[(size, size)])
-    assert [s.time for s in stages] == pytest.approx([s.time for s in expected], rel=1e-6)
-    assert [len(s.left) for s in stages] == [len(s.left) for s in expected]
-    torch.testing.assert_close(stages[-1].points[0].diagonal(), expected[-1].point, rtol=0, atol=1e-6)
-    assert stages.mixing == "tracked"
-
-
-def test_krylov_spaces_find_the_stages_that_eigenvectors_find(monkeypatch):
-    network = predict.full_head(3, 4, 40)
+@pytest.mark.parametrize("network", [predict.full_head(3, 4, 40), predict.matrix_sensing(3, samples=40)])
+def test_krylov_spaces_find_the_stages_that_eigenvectors_find(network, monkeypatch):
     expected = predict.greedy(network, max_stages=3)
     monkeypatch.setattr(active, "_DENSE", 0)
     stages = predict.greedy(network, max_stages=3)

@@ -37,6 +37,8 @@ MISTAKES = {
     "pass one loss's": lambda: predict.compare(predict.greedy(GOOD, 2), matrices()),
     "empty, so": lambda: predict.check_assumptions(GOOD, predict.greedy(GOOD, 2, until=1e-6)),
     "objective is 'hinge'": lambda: predict.diagonal_head(objective="hinge"),
+    r"at least 1: .* \(1000, 10, 0\)": lambda: predict.diagonal_head(dimension=0),
+    r"at least 1: .* \(0, 4\)": lambda: predict.matrix_sensing(samples=0),
     "diagonal=True": lambda: predict.linear_network(objective="cross-entropy"),
 }
 

@@ -184,26 +184,21 @@ MATRIX_NETWORKS = [
 ]
 
 
-def draw(shapes, seed):
-    source = torch.Generator().manual_seed(seed)
-    return [torch.randn(shape, generator=source, dtype=torch.float64) for shape in shapes]
-
-
 @pytest.mark.parametrize("network", MATRIX_NETWORKS)
 def test_derivatives_of_matrices_are_those_of_autograd(network):
-    products = tuple(product.requires_grad_() for product in draw(network.shapes, 1))
-    directions = tuple(draw(network.shapes, 2))
-    value, gradients = network.value_and_gradient(*products)
-    assert float(value) == pytest.approx(float(network(*products).detach()), rel=1e-12)
-    expected = torch.autograd.grad(network(*products), products, create_graph=True)
-    torch.testing.assert_close(list(gradients), [g.detach() for g in expected])
-    along = sum((g * d).sum() for g, d in zip(expected, directions, strict=True))
-    second = torch.cat([part.flatten() for part in torch.autograd.grad(along, products)])
-    flat = torch.cat([direction.flatten() for direction in directions])
-    torch.testing.assert_close(network.hessian(*products) @ flat, second)
-    point = torch.cat([part.detach().flatten() for part in products])
-    moved = checked_loss(network).hessian_product(point)
-    torch.testing.assert_close(moved(flat), second)
+    loss, plain = checked_loss(network), checked_loss(lambda *a: network(*a), shapes=network.shapes)
+    at, direction = point(loss.size, 1), point(loss.size, 2)
+    torch.testing.assert_close(loss.value_and_gradient(at), plain.value_and_gradient(at))
+    torch.testing.assert_close(loss.hessian(at), plain.hessian(at))
+    torch.testing.assert_close(loss.hessian_product(at)(direction), loss.hessian(at) @ direction)
+
+
+def test_a_loss_may_bring_products_with_its_hessian():
+    network = matrix_sensing(2, samples=5)
+    loss = lambda a: network(a)  # noqa: E731
+    loss.hessian_product = lambda a: lambda directions: [3 * directions]
+    checked = checked_loss(loss, shapes=network.shapes)
+    assert checked.hessian_product(point(4))(point(4)).tolist() == (3 * point(4)).tolist()
 
 
 def test_a_full_head_at_diagonal_products_is_the_diagonal_head():
