@@ -209,11 +209,7 @@ def next_length(error: float) -> float:
 
 
 class Linearised:
-    """The flow linearised at a point, for steps of any length from there.
-
-    `dense` says whether `whole`, all eigenvectors of the Jacobian, is there: above some size there are too
-    many.
-    """
+    """The flow linearised at a point; `whole`, all eigenvectors of its Jacobian, is there if `dense`."""
 
     def __init__(self, space: FactorSpace, start: Here, dense: bool = False) -> None:
         self._space, self._start = space, start

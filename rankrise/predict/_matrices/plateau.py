@@ -1,9 +1,5 @@
 """A plateau of full matrices, the inactive directions there, and the transition to the next plateau.
 
-Where the flow of the active factors comes to rest is the limit of a flow, not any minimum. The flow is
-followed, roughly, until it almost stops; Newton's method, modulo the gauge `U -> U g, V -> V g^-T`, takes the
-last small way, and its result counts only if it is close and attracting.
-
 On a plateau `-G` is constant. Reduced to the complements of what is active it is `sum s_i p_i q_i^T`, and the
 weights along `(p_i; q_i)` grow like `alpha^(1 - b_i)` with `b_i' = s_i` in rescaled time: `s_i` is a rate and
 `b_i` an exponent. A mode whose exponent reaches 1 becomes active.
@@ -243,10 +239,12 @@ class MatrixPlateau:
 
 
 def land(space: FactorSpace, factors: Factors, pace: float, observe: Callable[[Tensor], None]) -> Rest | None:
-    """The limit of gradient flow from `factors`, or None where it finds none.
+    """The limit of gradient flow from `factors`, which need not be the nearest minimum, or None.
 
-    `pace` is the rate at which the fastest column grows at first; `observe` sees the flat gradient at every
-    step. A direction that decays to nothing is left out of the result.
+    The flow is followed, roughly, until it almost stops; Newton's method, modulo the gauge `U g, V g^-T`,
+    takes the last small way, and its result counts only if it is close and attracting. A direction that
+    decays to nothing is left out of it. `pace` is the rate at which the fastest column grows at first;
+    `observe` sees the flat gradient at every step.
     """
     space = replace(space, ranks=tuple(columns.shape[1] for columns in factors))
     here, size, dropped = space.here(space.pack(factors)), 1 / pace, list[int]()
