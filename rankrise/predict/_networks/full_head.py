@@ -5,6 +5,7 @@ output is `A_VO^T m(z)`, m being the mean of the tokens under these weights. The
 covariance and the third cumulant of the tokens.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -79,6 +80,31 @@ class FullHead:
         scores, mixed, last = (block.reshape(size, size) for block in blocks)
         return torch.cat([torch.cat([scores, mixed], 1), torch.cat([mixed.T, last], 1)])
 
+    @torch.no_grad()
+    def hessian_product(self, key_query: Tensor, value_output: Tensor) -> Callable[..., list[Tensor]]:
+        """A function from directions (m, d, d) per product to the exact Hessian times each of them."""
+        x = self.inputs
+        weights, means = _attend(x, key_query)
+        outputs = means @ value_output
+        slope = self._slope(outputs)
+        pushed = data.centred((slope @ value_output.T) @ x.mT, weights)
+
+        @torch.no_grad()
+        def product(to_key_query: Tensor, to_value_output: Tensor) -> list[Tensor]:
+            to_weights = weights * data.centred(_times(x, to_key_query) @ x.mT, weights)
+            to_means = to_weights @ x
+            to_slope = to_means @ value_output + _times(means, to_value_output)
+            if self.objective != "squared":
+                to_slope = outputs.softmax(-1) * data.centred(to_slope, outputs.softmax(-1))
+            to_slope /= len(x)
+            to_pushed = (to_slope @ value_output.T + _times(slope, to_value_output.mT)) @ x.mT
+            to_scores = to_weights * pushed
+            to_scores += weights * (data.centred(to_pushed, weights) - to_scores.sum(-1, keepdim=True))
+            last = _outer(to_means, slope) + _outer(means, to_slope)
+            return [_outer(x, to_scores @ x), last]
+
+        return product
+
     def _slope(self, outputs: Tensor) -> Tensor:
         """The derivative of the loss in the outputs (n, t, d)."""
         if self.objective != "squared":
@@ -132,6 +158,11 @@ def _attend(inputs: Tensor, key_query: Tensor) -> tuple[Tensor, Tensor]:
     return weights, weights @ inputs
 
 
+def _times(tokens: Tensor, matrices: Tensor) -> Tensor:
+    """Tokens (n, t, d) times each of some matrices (m, d, d)."""
+    return (tokens.flatten(0, 1) @ matrices).unflatten(1, tokens.shape[:2])
+
+
 def _outer(left: Tensor, right: Tensor) -> Tensor:
-    """The sum over all tokens of outer products, (d, d)."""
-    return left.flatten(0, 1).T @ right.flatten(0, 1)
+    """The sum over all tokens of outer products, (..., d, d)."""
+    return left.flatten(-3, -2).mT @ right.flatten(-3, -2)
