@@ -15,6 +15,22 @@ def gradients(loss, products):
     return torch.autograd.grad(loss(*products), products)
 
 
+def gradients(loss, products):
+    products = [product.detach().requires_grad_() for product in products]
+    return torch.autograd.grad(loss(*products), products)
+
+
+def slow_rest(loss, factors, step=0.06, steps=1700):
+    """Where plain gradient descent on the active factors ends: no Hessian, no exponential, no Newton."""
+    for _ in range(steps):
+        slopes = gradients(loss, [u @ v.T for u, v in factors])
+        factors = [
+            (u - step * slope @ v, v - step * slope.T @ u)
+            for (u, v), slope in zip(factors, slopes, strict=True)
+        ]
+    return [u @ v.T for u, v in factors]
+
+
 def test_first_two_times_in_closed_form():
     """T_1 = 1 / s_1(0) and T_2 = T_1 + (1 - s_2(0) T_1) / s_1(A^1)."""
     network = predict.matrix_sensing(4, 5, samples=60)
@@ -24,6 +40,30 @@ def test_first_two_times_in_closed_form():
     later = float(torch.linalg.svdvals(gradients(network, stages[0].points)[0])[0])
     assert stages[0].time == pytest.approx(first, rel=1e-12)
     assert stages[1].time == pytest.approx(first + (1 - float(at_zero[1]) * first) / later, rel=1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("network", [predict.matrix_sensing(3, samples=40), predict.full_head(3, 4, 40)])
+def test_points_of_rest_are_where_the_flow_ends(network):
+    stages = predict.greedy(network, max_stages=3)
+    points = [torch.zeros(shape, dtype=torch.float64) for shape in network.shapes]
+    for stage in stages:
+        slope = gradients(network, points)[stage.product]
+        left, sizes, right = torch.linalg.svd(points[stage.product])
+        rank = int((sizes > 1e-9).sum())
+        inner = torch.linalg.svd(-left[:, rank:].T @ slope @ right[rank:].T)
+        p, q = left[:, rank:] @ inner.U[:, :1], right[rank:].T @ inner.Vh[:1].T
+        factors = []
+        for number, point in enumerate(points):
+            u, s, v = torch.linalg.svd(point)
+            kept = s > 1e-9
+            pair = [u[:, kept] * s[kept].sqrt(), v[kept].T * s[kept].sqrt()]
+            if number == stage.product:
+                pair = [torch.cat([pair[0], 1e-2 * p], 1), torch.cat([pair[1], 1e-2 * q], 1)]
+            factors.append(tuple(pair))
+        points = slow_rest(network, factors)
+        torch.testing.assert_close(points, list(stage.points), rtol=0, atol=1e-4)
+        points = list(stage.points)
 
 
 def random_loss(seed, size):
