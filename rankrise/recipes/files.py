@@ -1,5 +1,6 @@
 """Recipes as YAML files: those that come with the package, by name, and a user's own, by path."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,16 @@ def choices_in(recipe: str | Path) -> dict[str, dict[str, Any]]:
 def about(recipe: str | Path) -> dict[str, str]:
     """What a recipe reproduces, its command, how long it takes, what it reaches and what data it needs."""
     return dict(_read(recipe).get("about", {}))
+
+
+def refuse_others(folder: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Refuse to resume the run in a folder with other settings, by the first that differs."""
+    for name, value in wanted.items():
+        if found.get(name) != value:
+            raise RankriseError(
+                f"{folder} holds a run with {name} {found.get(name)}, not {value}: pass the same settings to "
+                "resume it, or another folder."
+            )
 
 
 def _read(recipe: str | Path) -> dict[Any, Any]:

@@ -6,8 +6,7 @@
 """
 
 from rankrise.foundations.errors import NotRecorded
-from rankrise.runs._open import Run, by_kind, found_stages, open
-from rankrise.runs._study import Choice, Study, choices_of, studies
+from rankrise.runs._open import Choice, Run, Study, by_kind, choices_of, found_stages, open, studies
 from rankrise.runs.toy import Descent, FullWeights, PerturbedCurve, ToyRun, open_toy
 from rankrise.watch import TrackedRun
 

@@ -39,9 +39,13 @@ class Times:
         return step % self._settings.log_every == 0 or step == self.total or step in self.evaluations
 
     def rate(self, step: int) -> float:
-        """The learning rate of the update that leads to `step`."""
-        largest, final = self._settings.learning_rate, self._settings.final_learning_rate
-        return largest * rate_at(step - 1, self.total, self.warm_up, final / largest)
+        """The learning rate of the update that leads to `step`: a linear warm-up, then a cosine."""
+        largest = self._settings.learning_rate
+        if step <= self.warm_up:
+            return largest * (step / self.warm_up)
+        final = self._settings.final_learning_rate / largest
+        angle = math.pi * (step - 1 - self.warm_up) / max(1, self.total - self.warm_up)
+        return largest * (final + (1 - final) * (0.5 * (1 + math.cos(angle))))
 
     def decay(self) -> float:
         """The factor by which decoupled weight decay shrinks a weight over the whole run; 1 for sgd."""
@@ -75,14 +79,6 @@ def _early_and_even(early: int, even: int, total: int) -> list[float]:
     """0 and `total`, then `early` times on a logarithmic clock and `even` ones evenly spread."""
     times = [0.0, float(total), *numpy.geomspace(1, total, early), *numpy.linspace(0, total, even)]
     return list(dict.fromkeys(map(float, times)))
-
-
-def rate_at(step: int, total: int, warm_up: int, final: float) -> float:
-    """The rate of update number `step`, from 0, as a fraction of its largest; `final` is that of `total`."""
-    if step < warm_up:
-        return (step + 1) / warm_up
-    part = 0.5 * (1 + math.cos(math.pi * (step - warm_up) / max(1, total - warm_up)))
-    return final + (1 - final) * part
 
 
 def set_rate(optimiser: Optimizer, rate: float) -> None:

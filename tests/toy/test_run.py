@@ -15,7 +15,7 @@ from rankrise import RankriseError, predict
 from rankrise.runs import ToyRun, open_toy
 from rankrise.runs.toy import Piece, needs, pieces_of
 from rankrise.toy import ToySettings, run_toy
-from rankrise.toy.experiments import initialisation_of, network_of
+from rankrise.toy.run import initialisation_of, network_of
 
 pytestmark = pytest.mark.slow
 

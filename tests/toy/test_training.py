@@ -8,7 +8,7 @@ import torch
 from rankrise import predict
 from rankrise.toy import ToySettings
 from rankrise.toy.descent import LARGEST, full_loss, gradient_descent, train_full_weights
-from rankrise.toy.experiments import initialisation_of, network_of
+from rankrise.toy.run import initialisation_of, network_of
 
 
 def test_descent_is_what_an_optimiser_does() -> None:
