@@ -33,6 +33,8 @@ class Task(ABC):
     """Examples of the validation set, whose numbers follow those of the training examples."""
     units_per_example = 1
     """Images, tokens or problems."""
+    margin, mirror = 0, False
+    """How far the images of a plan are moved at most, and whether they are mirrored."""
 
     def compiled(self, compile: Any) -> Self:
         """The same task with compiled functions, which training and validation share."""
@@ -41,15 +43,16 @@ class Task(ABC):
         return task
 
     def batches(self, epoch: int, first: int, batch_size: int, share: slice) -> Iterator[Batch]:
-        """This process's share of each batch of an epoch, from number `first` on: the examples' numbers."""
-        plan = epoch_plan(self.examples, self.settings.seed, epoch)[:, INDEX]
+        """This process's share of each batch of an epoch, from number `first` on: rows of its plan."""
+        plan = epoch_plan(self.examples, self.settings.seed, epoch, self.margin, self.mirror)
         yield from ((rows,) for rows in shares(sent(plan, self.device), first, batch_size, share))
 
     def validation_batches(self, batch_size: int, share: slice) -> Iterator[Batch]:
-        """The numbers of the validation set's examples, and -1 for those that do not count."""
+        """Rows for the validation set's examples, unmoved; their index is -1 where none is left."""
         for start in range(0, self.held_out, batch_size):
             numbers = torch.arange(start, start + batch_size, device=self.device)
-            yield (torch.where(numbers < self.held_out, self.examples + numbers, -1)[share],)
+            numbers = torch.where(numbers < self.held_out, self.examples + numbers, -1)[share]
+            yield (nn.functional.pad(numbers[:, None], (0, 3)),)
 
     @abstractmethod
     def model(self) -> nn.Module:

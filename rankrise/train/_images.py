@@ -78,26 +78,23 @@ def read_cifar(name: str, folder: str | Path) -> tuple[Images, Images]:
         rows = torch.frombuffer(content, dtype=torch.uint8).view(-1, before + 3072)
         pixels = rows[:, before:].reshape(-1, 3, 32, 32).contiguous()
         parts.append(Images(pixels, rows[:, before - 1].to(torch.int64)))
-    pixels, labels = (torch.cat(each) for each in zip(*parts[:-1], strict=True))
-    return Images(pixels, labels), parts[-1]
+    return Images(*map(torch.cat, zip(*parts[:-1], strict=True))), parts[-1]
 
 
 def read_image_folder(folder: Path) -> tuple[Photographs, Photographs, int]:
     """Photographs in train/<class>/* and in val/<class>/*, and the number of classes."""
-    train, validation = (
+    parts = [
         sorted(path for path in (folder / part).glob("*/*") if path.suffix.lower() in SUFFIXES)
         for part in ("train", "val")
-    )
-    names, others = (sorted({path.parent.name for path in paths}) for paths in (train, validation))
+    ]
+    names, others = (sorted({path.parent.name for path in paths}) for paths in parts)
     if not names or names != others:
         raise RankriseError(
             f"{folder} needs photographs of the same classes in train/<class>/ and val/<class>/."
         )
     numbers = {name: number for number, name in enumerate(names)}
-    of_training, of_validation = (
-        [(path, numbers[path.parent.name]) for path in paths] for paths in (train, validation)
-    )
-    return of_training, of_validation, len(names)
+    train, validation = ([(path, numbers[path.parent.name]) for path in paths] for paths in parts)
+    return train, validation, len(names)
 
 
 def opened(path: Path) -> Any:
@@ -146,13 +143,10 @@ def _scaled(picture: Any, box: tuple[int, int, int, int], side: int) -> numpy.nd
 
 def decoded(photographs: Photographs, side: int, meter: Meter = unseen) -> Images:
     """All photographs at size `side`."""
-
-    def decode(photograph: tuple[Path, int]) -> Tensor:
-        return torch.from_numpy(fitted(opened(photograph[0]), side))
-
+    whole = _Cropped(photographs, side, draw=None)
     pixels = torch.empty(len(photographs), 3, side, side, dtype=torch.uint8)
     with ThreadPoolExecutor(os.cpu_count()) as executor, meter("decoding", len(pixels), "images") as move_to:
-        for number, image in enumerate(executor.map(decode, photographs)):
+        for number, (image, _) in enumerate(executor.map(whole.__getitem__, range(len(pixels)))):
             pixels[number] = image
             move_to(number + 1)
     return Images(pixels, torch.tensor([label for _, label in photographs]))
@@ -163,13 +157,13 @@ def image_classification(settings: TrainSettings, device: torch.device, meter: M
     if settings.data == "digits":
         return DeviceImages(settings, read_digits(), 10, device)
     if settings.data != "image-folder":
-        small = read_cifar(settings.data, settings.data_folder)
-        return DeviceImages(settings, small, int(settings.data[5:]), device)
+        parts = read_cifar(settings.data, settings.data_folder)
+        return DeviceImages(settings, parts, int(settings.data[5:]), device)
     *photographs, classes = read_image_folder(Path(settings.data_folder) / settings.data_name)
     if settings.augmentation == "resized-crop-flip":
         return StreamedImages(settings, photographs, classes, device)
-    parts = [decoded(part, settings.image_size, meter) for part in photographs]
-    return DeviceImages(settings, parts, classes, device)
+    train, validation = (decoded(part, settings.image_size, meter) for part in photographs)
+    return DeviceImages(settings, (train, validation), classes, device)
 
 
 class ImageTask(Task):
@@ -209,10 +203,11 @@ class DeviceImages(ImageTask):
         if settings.augmentation == "resized-crop-flip":
             raise RankriseError("augmentation resized-crop-flip needs an image folder: pass crop-flip.")
         self.settings, self.device, self.classes = settings, device, classes
+        self.margin = 0 if settings.augmentation == "none" else settings.image_size // 8
+        self.mirror = settings.augmentation == "crop-flip"
         self.examples, self.channels = train.pixels.shape[:2]
         self.held_out = len(validation.labels)
-        mean, deviation = mean_and_deviation(train.pixels)
-        self._mean, self._deviation = mean.to(device).view(-1, 1, 1), deviation.to(device).view(-1, 1, 1)
+        self._mean, self._deviation = (one.to(device) for one in mean_and_deviation(train.pixels))
         self._true_labels = train.labels
         of_padding = torch.tensor([-1])
         self._labels = torch.cat([self._labels_in(0), validation.labels, of_padding]).to(device)
@@ -220,22 +215,13 @@ class DeviceImages(ImageTask):
 
     def batches(self, epoch: int, first: int, batch_size: int, share: slice) -> Iterator[Batch]:
         """Rows of the plan; also labels, if they are redrawn. ([share, 4],) or (…, [share])"""
-        kind, side = self.settings.augmentation, self.settings.image_size
-        margin = 0 if kind == "none" else side // 8
-        plan = epoch_plan(self.examples, self.settings.seed, epoch, margin, mirror=kind == "crop-flip")
-        whole: Batch = (plan,)
-        if self.settings.redraw_labels:
-            whole = plan, self._labels_in(epoch)[plan[:, INDEX]]
-        whole = tuple(sent(tensor, self.device) for tensor in whole)
-        yield from zip(*(shares(tensor, first, batch_size, share) for tensor in whole), strict=True)
-
-    def validation_batches(self, batch_size: int, share: slice) -> Iterator[Batch]:
-        """Rows of images as they are. ([share, 4],)"""
-        for (numbers,) in super().validation_batches(batch_size, share):
-            yield (nn.functional.pad(numbers[:, None], (0, 3)),)
+        batches = super().batches(epoch, first, batch_size, share)
+        if not self.settings.redraw_labels:
+            return batches
+        labels = sent(self._labels_in(epoch), self.device)
+        return ((rows, labels[rows[:, INDEX]]) for (rows,) in batches)
 
     def read(self, *batch: Tensor) -> tuple[Tensor, Tensor]:
-        """Cut the batch out of the data set."""
         rows, *redrawn = batch
         labels = redrawn[0] if redrawn else self._labels[rows[:, INDEX]]
         return (cut(self._images, rows) - self._mean) / self._deviation, labels
@@ -265,23 +251,21 @@ class StreamedImages(ImageTask):
 
     def batches(self, epoch: int, first: int, batch_size: int, share: slice) -> Iterator[Batch]:
         """Decoded images, uint8 [share, 3, side, side], and labels, [share]."""
-        plan = epoch_plan(self.examples, self.settings.seed, epoch)[:, INDEX]
+        plan = epoch_plan(self.examples, self.settings.seed, epoch)
         return self._loaded(shares(plan, first, batch_size, share), (self.settings.seed, epoch))
 
     def validation_batches(self, batch_size: int, share: slice) -> Iterator[Batch]:
         """Decoded images and labels; the label of padding is -1."""
-        batches = super().validation_batches(batch_size, share)
-        return self._loaded((numbers for (numbers,) in batches), None)
+        return self._loaded((rows for (rows,) in super().validation_batches(batch_size, share)), None)
 
     def read(self, *batch: Tensor) -> tuple[Tensor, Tensor]:
-        """Scale the values."""
         images, labels = batch
         return images / 127.5 - 1.0, labels
 
-    def _loaded(self, numbers: Iterator[Tensor], draw: tuple[int, int] | None) -> Iterator[Batch]:
+    def _loaded(self, batches: Iterator[Tensor], draw: tuple[int, int] | None) -> Iterator[Batch]:
         loader = DataLoader(
             _Cropped(self._photographs, self.settings.image_size, draw),
-            batch_sampler=[some.tolist() for some in numbers],
+            batch_sampler=[rows[:, INDEX].tolist() for rows in batches],
             num_workers=self.settings.workers,
             pin_memory=self.device.type == "cuda",
         )
@@ -306,13 +290,14 @@ class _Cropped(Dataset[tuple[Tensor, int]]):
 
 
 def mean_and_deviation(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Exact mean and standard deviation of each channel's values (0 to 255), by counting them. [channels]"""
+    """Exact mean and deviation of each channel's values (0 to 255), by counting them. [channels, 1, 1]"""
     values = torch.arange(256, dtype=torch.float64)
     counts = torch.stack([torch.bincount(one.flatten(), minlength=256) for one in images.unbind(1)])
     shares = counts.double() / counts[0].sum()
     mean = (shares * values).sum(1)
     deviation = (shares * (values - mean[:, None]) ** 2).sum(1).sqrt()
-    return mean.float(), deviation.where(deviation > 0, 1.0).float()
+    deviation = deviation.where(deviation > 0, 1.0)
+    return mean.float().view(-1, 1, 1), deviation.float().view(-1, 1, 1)
 
 
 def cut(images: Tensor, rows: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rankrise.recipes.train_settings import TrainSettings
-from rankrise.train._batches import Task
+from rankrise.train._batches import INDEX, Task
 from rankrise.train._networks import regression_model
 
 
@@ -32,7 +32,8 @@ class InContextRegression(Task):
         return regression_model(self.settings)
 
     def read(self, *batch: Tensor) -> tuple[Tensor, Tensor]:
-        return self._tokens[batch[0]], self._answers[batch[0]]
+        numbers = batch[0][:, INDEX]
+        return self._tokens[numbers], self._answers[numbers]
 
     def judged(self, model: Any, inputs: Tensor, answers: Tensor) -> tuple[Tensor, ...]:
         """Squared errors. ([share],)"""
@@ -40,7 +41,7 @@ class InContextRegression(Task):
 
     def score(self, model: Any, *batch: Tensor) -> Tensor:
         """The number of problems, and the sum of their squared errors. [2]"""
-        counts = batch[0] >= 0
+        counts = batch[0][:, INDEX] >= 0
         (errors,) = self.judged(model, *self.read(*batch))
         return torch.stack([counts.sum().double(), (errors.detach() * counts).sum().double()])
 

@@ -18,7 +18,7 @@ from rankrise.foundations.optional import require
 from rankrise.foundations.progress import Meter, unseen
 from rankrise.recipes.train_settings import TrainSettings
 from rankrise.record.folder import save
-from rankrise.train._batches import Task
+from rankrise.train._batches import INDEX, Task
 from rankrise.train._networks import language_model
 
 FORMAT = "rankrise-tokens/1"
@@ -166,7 +166,7 @@ def read_tokenizer(name: str, folder: str | Path) -> Tokenizer:
 
 
 class NextTokenPrediction(Task):
-    """Cross-entropy of next tokens. The text lies on the device, and a batch is the numbers of its blocks."""
+    """Cross-entropy of next tokens. The text lies on the device, from which a batch's blocks are cut out."""
 
     takes = ("input_ids",)
 
@@ -181,14 +181,14 @@ class NextTokenPrediction(Task):
         self._vocabulary, self._validation_sets = train.vocabulary, validation_sets
         # Where each block starts, how many targets it has, and its validation set; the last row is padding.
         # Every token of a validation set but its first is a target once; its last block may be short.
-        rows = [(number * length, length, 0) for number in range(self.examples)]
+        blocks = [(number * length, length, 0) for number in range(self.examples)]
         begin = len(train.tokens)
         for number, one in enumerate(validation_sets):
             last = len(one.tokens) - 1
-            rows += [(begin + start, min(length, last - start), number) for start in range(0, last, length)]
+            blocks += [(begin + start, min(length, last - start), number) for start in range(0, last, length)]
             begin += len(one.tokens)
-        self.held_out = len(rows) - self.examples
-        self._rows = torch.tensor([*rows, (0, 0, 0)], device=device)
+        self.held_out = len(blocks) - self.examples
+        self._blocks = torch.tensor([*blocks, (0, 0, 0)], device=device)
         parts = [one.tokens.to(torch.int32) for one in (train, *validation_sets)]
         self._tokens = torch.cat([*parts, torch.zeros(length, dtype=torch.int32)]).to(device)
         self._places = torch.arange(length + 1, device=device)
@@ -198,7 +198,7 @@ class NextTokenPrediction(Task):
 
     def read(self, *batch: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs and targets, -1 for none. Both int64 [share, length]"""
-        start, count, _ = self._rows[batch[0]].unbind(1)
+        start, count, _ = self._blocks[batch[0][:, INDEX]].unbind(1)
         tokens = self._tokens[start[:, None] + self._places]
         targets = torch.where(self._places[1:] <= count[:, None], tokens[:, 1:].long(), -1)
         return tokens[:, :-1].long(), targets
@@ -215,7 +215,7 @@ class NextTokenPrediction(Task):
         losses = self.judged(model, inputs, targets)[0].detach()
         sums = torch.stack([(targets >= 0).sum(1).double(), losses.sum(1).double()], 1)
         nothing = sums.new_zeros(len(self._validation_sets), 2)
-        return nothing.index_add(0, self._rows[batch[0]][:, 2], sums).flatten()
+        return nothing.index_add(0, self._blocks[batch[0][:, INDEX], 2], sums).flatten()
 
     def metrics(self, sums: Tensor) -> dict[str, Tensor]:
         """Perplexity and mean loss of the validation set; perplexities of other sets, by name."""
