@@ -11,6 +11,7 @@ from rankrise import watch
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import read_json
 from rankrise.foundations.settings import names_of
+from rankrise.recipes.files import refuse_others
 from rankrise.recipes.train_settings import TrainSettings, settings_of_record
 from rankrise.record import folder as files
 from rankrise.train._networks import language_model, vision_transformer
@@ -47,13 +48,9 @@ def run_in(folder: Path, settings: TrainSettings) -> dict[str, Any] | None:
             raise RankriseError(f"{folder} exists and is not a run: pass a new or an empty folder.")
         return None
     info = files.read_run(folder, "tracked")
-    recipe = info.get("extra", {}).get("recipe", {})
-    for name, value in settings.to_dict().items():
-        if name not in names_of(TrainSettings, "machine") and recipe.get(name) != value:
-            raise RankriseError(
-                f"{folder} holds a run with {name} {recipe.get(name)}, not {value}: pass the same settings "
-                "to resume it, or another folder."
-            )
+    free, wanted = names_of(TrainSettings, "machine"), settings.to_dict()
+    found = info.get("extra", {}).get("recipe", {})
+    refuse_others(folder, found, {name: wanted[name] for name in wanted if name not in free})
     return info
 
 

@@ -201,13 +201,11 @@ class _Training:
 def _signals_noted() -> Iterator[list[int]]:
     """Put SIGTERM and SIGINT on a list, so that no step is torn; only the main thread can do that."""
     noted: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield noted
-        return
-    numbers = signal.SIGTERM, signal.SIGINT
-    before = [signal.signal(number, lambda received, _: noted.append(received)) for number in numbers]
+    possible = threading.current_thread() is threading.main_thread()
+    numbers = (signal.SIGTERM, signal.SIGINT) if possible else ()
+    before = {number: signal.signal(number, lambda received, _: noted.append(received)) for number in numbers}
     try:
         yield noted
     finally:
-        for number, handler in zip(numbers, before, strict=True):
+        for number, handler in before.items():
             signal.signal(number, handler)

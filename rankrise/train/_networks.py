@@ -65,21 +65,20 @@ def redraw_projections(model: nn.Module, initialisation: str) -> None:
 
 def language_model(settings: TrainSettings, vocabulary: int) -> nn.Module:
     """A `GPT2LMHeadModel`, its layers scaled; its logits have meaningless columns beyond the vocabulary."""
-    transformers = require("transformers", extra="train", purpose="training")
-    configuration = gpt2_config(settings, vocab_size=vocabulary, n_positions=settings.sequence_length)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
-        model: Any = transformers.GPT2LMHeadModel(configuration)
+        sizes = {"vocab_size": vocabulary, "n_positions": settings.sequence_length}
+        model = gpt2(settings, "GPT2LMHeadModel", **sizes)
     scale_layers(model, settings.initialisation_scale, keep=("transformer.wte.", "transformer.wpe."))
     attend_without_mask(model.transformer.h)
     model.lm_head.forward = MethodType(_forward_padded, model.lm_head)
     return model
 
 
-def gpt2_config(settings: TrainSettings, **own: Any) -> Any:
-    """A `GPT2Config` of the settings' sizes."""
+def gpt2(settings: TrainSettings, kind: str, **own: Any) -> Any:
+    """transformers' GPT-2 of that class, in the settings' sizes, drawn."""
     transformers = require("transformers", extra="train", purpose="training")
-    return transformers.GPT2Config(
+    configuration = transformers.GPT2Config(
         n_layer=settings.layers,
         n_head=settings.heads,
         n_embd=settings.hidden_size,
@@ -93,6 +92,7 @@ def gpt2_config(settings: TrainSettings, **own: Any) -> Any:
         attn_implementation="sdpa",
         **own,
     )
+    return getattr(transformers, kind)(configuration)
 
 
 def _forward_padded(output: Any, hidden_states: Tensor) -> Tensor:
@@ -126,16 +126,16 @@ class InContextRegressor(nn.Module):
 
 def regression_model(settings: TrainSettings) -> nn.Module:
     """An `InContextRegressor` with GPT-2's initialisation, its layers scaled."""
-    transformers = require("transformers", extra="train", purpose="training")
-    configuration = gpt2_config(
-        settings,
-        vocab_size=1,  # tokens come as vectors
-        n_positions=settings.pairs + 1,
-        activation_function="gelu_pytorch_tanh",  # GPT-2's own function, as one operation
-    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
-        model = InContextRegressor(transformers.GPT2Model(configuration), len(settings.variances))
+        transformer = gpt2(
+            settings,
+            "GPT2Model",
+            vocab_size=1,  # tokens come as vectors
+            n_positions=settings.pairs + 1,
+            activation_function="gelu_pytorch_tanh",  # GPT-2's own function, as one operation
+        )
+        model = InContextRegressor(transformer, len(settings.variances))
     del model.transformer.wte
     scale_layers(model, settings.initialisation_scale, keep=("read_in.", "read_out.", "transformer.wpe."))
     if settings.dropout == 0:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, get_origin, get_type_hints
 
 from rankrise.foundations.errors import RankriseError, first_line
-from rankrise.foundations.settings import as_json
 from rankrise.recipes.train_settings import TrainSettings
 from rankrise.train._begun import run_in
 from rankrise.train._loop import Interrupted, train
@@ -27,8 +26,6 @@ class SweepRun:
 
     name: str
     """Name of its folder: what varies, "initialisation_scale=0.5,seed=1", or the choice."""
-    changed: dict[str, Any]
-    """Settings that the sweep sets."""
     settings: TrainSettings
     state: str = "waiting"
     """Or finished, interrupted or failed."""
@@ -52,11 +49,9 @@ def plan(
     varied = [name for name in sets if len(sets[name]) > 1]
     runs = {}
     for values in itertools.product(*sets.values(), drawn):
-        changes = dict(zip((*sets, "seed"), values, strict=True))
-        wanted = settings.changed(changes, "the sweep")
-        changed = {name: as_json(wanted)[name] for name in changes}
-        name = ",".join(f"{name}={_word(changed[name])}" for name in (*varied, "seed"))
-        runs[name] = SweepRun(name, changed, wanted)
+        wanted = settings.changed(dict(zip((*sets, "seed"), values, strict=True)), "the sweep")
+        name = ",".join(f"{name}={_word(getattr(wanted, name))}" for name in (*varied, "seed"))
+        runs[name] = SweepRun(name, wanted)
     return list(runs.values())
 
 
@@ -68,8 +63,7 @@ def plan_choices(
     for name in choices if only is None else map(str.strip, only.split(",")):
         if name not in choices:
             raise RankriseError(f"--only has {name!r}, but the recipe's choices are {', '.join(choices)}.")
-        wanted = settings.changed(choices[name], f"the choice {name}")
-        runs.append(SweepRun(name, {one: as_json(wanted)[one] for one in choices[name]}, wanted))
+        runs.append(SweepRun(name, settings.changed(choices[name], f"the choice {name}")))
     return runs
 
 
@@ -96,7 +90,7 @@ def read_seeds(text: str) -> int | list[int]:
 
 def _word(value: Any) -> str:
     """A value as part of a folder's name."""
-    if isinstance(value, list):
+    if isinstance(value, tuple):
         return "+".join(map(_word, value))
     text = str(value).removesuffix(".0") if isinstance(value, float) else str(value)
     return re.sub(r"[^\w.+-]+", "-", text)
