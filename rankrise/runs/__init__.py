@@ -1,9 +1,4 @@
-"""Open folders of runs as typed, read-only values; each file is read on demand, and once.
-
->>> from rankrise import runs
->>> runs.open([])
-[]
-"""
+"""Open folders of runs as typed, read-only values; each file is read on demand, and once."""
 
 from rankrise.foundations.errors import NotRecorded
 from rankrise.runs._open import Choice, Run, Study, by_kind, choices_of, found_stages, open, studies

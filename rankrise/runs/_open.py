@@ -175,11 +175,7 @@ def _one_per_seed(members: Iterable[TrackedRun]) -> tuple[TrackedRun, ...]:
 
 
 def studies(runs: Sequence[Run], of_heads: bool = True) -> list[Study]:
-    """The studies that tracked runs make up, in their order. With `of_heads` every run must have heads.
-
-    >>> studies([])
-    []
-    """
+    """The studies that tracked runs make up, in their order. With `of_heads` every run must have heads."""
     by_data: dict[str, list[TrackedRun]] = {}
     for run in runs:
         if isinstance(run, ToyRun):
@@ -217,10 +213,7 @@ class Choice:
 
 
 def choices_of(study: Study) -> list[Choice]:
-    """The base, which is the run named "base", and the choices among runs as long as it; else no choices.
-
-    A choice of another optimiser has its rate beside it.
-    """
+    """The run named "base" and the choices among runs as long as it; none without a base."""
     base = next((run for run in study.members if run.name == BASE and run.recipe), None)
     if base is None:
         return []
@@ -228,7 +221,7 @@ def choices_of(study: Study) -> list[Choice]:
     for run in study.members:
         now = _science(run)
         changed = {name for name in now if name != "seed" and now[name] != before.get(name)}
-        changed |= {"learning_rate"} if "optimiser" in changed else set()
+        changed |= {"learning_rate"} if "optimiser" in changed else set()  # each optimiser has its own
         changes = {name: now[name] for name in now if name in changed}
         if now and "epochs" not in changes and (run.layers, run.products) == (base.layers, base.products):
             found.setdefault(str(changes), (changes, []))[1].append(run)

@@ -133,12 +133,7 @@ class PerturbedCurve:
 
 
 def open_toy(folder: str | Path, info: dict[str, Any] | None = None) -> "ToyRun":
-    """Open the folder of a toy run; `info` is its run.json, if that was read already.
-
-    >>> open_toy("no/such/folder")
-    Traceback (most recent call last):
-    rankrise.RankriseError: no/such/folder does not exist: pass a folder written by ...
-    """
+    """Open the folder of a toy run; `info` is its run.json, if that was read already."""
     info = info or read_run(folder, "toy")
     return ToyRun(Path(folder), ToySettings().changed(info["settings"], f"{folder}/{RUN}"), info)
 

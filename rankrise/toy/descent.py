@@ -21,10 +21,9 @@ LARGE, FEW = 12, 3
 def gradient_descent(
     network: Network, u0: Tensor, v0: Tensor, log10_alpha: float, step: float, until: float
 ) -> Descent:
-    """Train from `alpha * (u0, v0)` with a fixed step to rescaled time `until`.
+    """Train from `alpha * (u0, v0)` with a fixed step to rescaled time `until`: Euler's method on the flow.
 
-    It is Euler's method on the flow. On a plateau a weight grows by `1 + step*g` per step where the flow
-    grows it by `exp(step*g)`, so that each stage comes late by a part `step*g/2`, which halves with the step.
+    Per step a weight grows by `1 + step*g`, not `exp(step*g)`: stages come late by a part `step*g/2`.
     """
 
     def change(weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -52,9 +51,7 @@ def train_full_weights(
 ) -> FullWeights:
     """Gradient descent on four d x d matrices per head, from Gaussian entries of std `10**log10_scale`.
 
-    The data and the teacher are those of the diagonal network, so both learn the same function. Singular
-    vectors are free, so which direction comes next is no longer a choice among coordinates. For a single head
-    the stages are predicted too, up to `until`.
+    Data and teacher are the diagonal network's. A single head's stages are predicted too, up to `until`.
     """
 
     def change(weights: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,6 @@
 """The interface of a training task, and the order of its data.
 
-The order and every draw of the augmentation come from a counter-based generator. They depend on the seed and
-the epoch alone, so that a run resumes anywhere, on any number of processes.
+Order and augmentation depend on the seed and the epoch alone: a run resumes anywhere, on any processes.
 """
 
 from abc import ABC, abstractmethod
@@ -79,17 +78,9 @@ class Task(ABC):
         losses, *_ = self.judged(model, *self.read(*batch))
         return losses.mean()
 
-    def inputs(self, *batch: Tensor) -> dict[str, Tensor]:
-        """A training batch as keyword arguments of transformers' models."""
-        return dict(zip(self.takes, self.read(*batch), strict=False))
-
 
 def epoch_plan(examples: int, seed: int, epoch: int, margin: int = 0, mirror: bool = False) -> Tensor:
-    """One row per example, in the order of training. int64 [examples, 4]
-
-    A row is the example's index, how far its crop moves down and right (between -margin and margin), and
-    whether it is mirrored.
-    """
+    """A row per example, in the order of training: its index, moves and mirroring. int64 [examples, 4]"""
     generator = numpy.random.Generator(numpy.random.Philox(key=[seed, epoch]))
     plan = numpy.zeros((examples, 4), dtype=numpy.int64)
     plan[:, INDEX] = generator.permutation(examples)

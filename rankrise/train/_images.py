@@ -1,8 +1,4 @@
-"""The class of an image, by a vision transformer: data sets of images, and the task on them.
-
-A data set that fits lies on the device, where each batch is cut out of it; photographs may also be read from
-files while training.
-"""
+"""The class of an image, by a vision transformer: data sets on the device or read from files meanwhile."""
 
 import hashlib
 import os

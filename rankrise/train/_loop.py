@@ -40,8 +40,7 @@ def train(
 ) -> Reached:
     """Train as `settings` say and record the run in `folder`, or resume the run in that folder.
 
-    `progress` is called during training, and `meter` shows how far the data are decoded or tokenised. Under
-    `accelerate launch` several processes share each batch.
+    `meter` shows how far the data are decoded or tokenised, `progress` the training.
     """
     folder = Path(folder)
     found = run_in(folder, settings)

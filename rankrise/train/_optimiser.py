@@ -1,7 +1,6 @@
 """Optimisers: torch's AdamW and SGD, Muon, and a random walk that learns nothing.
 
-On a GPU each reads its learning rate from the device, so that a CUDA graph can replay its step. All state is
-in tensors, so that a checkpoint has it to the bit.
+On a GPU each reads its learning rate from the device, so that a CUDA graph can replay its step.
 """
 
 from collections import defaultdict
@@ -48,10 +47,8 @@ def optimiser_of(settings: TrainSettings, model: nn.Module, device: torch.device
 
 
 class Muon(AdamW):
-    """Orthogonal steps (Jordan et al., 2024) for the groups marked so, AdamW's for the others.
-
-    They are scaled to the usual size of AdamW's (Liu et al., 2025, Eq. 4), so that both share a learning
-    rate. torch's own cannot be captured in a CUDA graph, and steps one matrix at a time.
+    """Orthogonal steps (Jordan et al., 2024) of AdamW's usual size (Liu et al., 2025, Eq. 4) for the groups
+    marked so, AdamW's for the others. torch's own has no CUDA graph, and steps one matrix at a time.
     """
 
     def __init__(self, groups: Any, lr: float | Tensor, momentum: float = 0.95, **adamw: Any) -> None:

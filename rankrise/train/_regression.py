@@ -13,10 +13,7 @@ from rankrise.train._networks import regression_model
 
 
 class InContextRegression(Task):
-    """The squared error of answers, as a share of the answers' variance.
-
-    A problem is a row of tokens (x, y), of which the last asks for its y. Every seed of a run has the same.
-    """
+    """The squared error of answers, as a share of their variance. A problem's last token asks for its y."""
 
     takes = ("tokens",)
     held_out = 1024

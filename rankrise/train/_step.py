@@ -36,8 +36,7 @@ def steps_of(
 ) -> tuple[Step, Step]:
     """The step of training and the score of validation, computed as the settings ask.
 
-    `before_capture` should stop other threads' work on the GPU, because their allocations would end the
-    capture of a CUDA graph.
+    `before_capture` stops other threads' work on the GPU: an allocation would end the capture of a graph.
     """
     alone = accelerator.num_processes == 1
     if settings.compile != "none":

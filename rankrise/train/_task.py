@@ -33,7 +33,7 @@ def training_inputs(task: Task, settings: TrainSettings, examples: int) -> Itera
     size = min(settings.micro_batch_size or settings.batch_size, examples, task.examples)
     size = max(1, min(size, AT_ONCE // task.units_per_example))
     for batch in islice(task.batches(0, 0, size, slice(0, size)), -(-examples // size)):
-        yield task.inputs(*batch)
+        yield dict(zip(task.takes, task.read(*batch), strict=False))
 
 
 def evaluation(task: Task, settings: TrainSettings) -> Evaluate:

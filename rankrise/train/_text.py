@@ -131,11 +131,8 @@ def tokenised(name: str, text: str, tokenizer: Tokenizer, meter: Meter = unseen)
 
 
 def pieces_of(text: str, size: int = PIECE) -> Iterator[str]:
-    """Split a text into pieces of at least `size` characters whose tokens are those of the whole.
-
-    It is cut only before a line end that is followed by a word, where GPT-2's tokenizer begins a new token.
-    """
-    begin = 0
+    """Split a text into pieces of at least `size` characters whose tokens are those of the whole."""
+    begin = 0  # GPT-2's tokenizer begins a new token at a line end that is followed by a word
     for end in re.finditer(r"\n(?=\S)", text):
         if end.start() >= begin + size:
             yield text[begin : end.start()]

@@ -28,10 +28,9 @@ SHARED = ("name", "timeout_min", "mem_gb", "cpus_per_task", "gpus_per_node", "st
 
 
 class Processes(ThreadPoolExecutor):
-    """An executor that starts one process per call, so that one that is killed takes nothing with it.
+    """An executor with a process per call, so that one that is killed takes nothing with it.
 
-    It runs `workers` at a time: by default one per GPU, else one per core, and at most `most`. Left by an
-    exception, such as Ctrl-C, it sends its processes SIGTERM, on which training saves a checkpoint.
+    It runs `workers` at a time: by default one per GPU, else one per core, and at most `most`.
     """
 
     def __init__(self, workers: int | None = None, most: int | None = None) -> None:

@@ -1,7 +1,4 @@
-"""Sweep: one recipe at several values and seeds, or its choices, as runs in one folder.
-
-It resumes, skips what is finished, and goes on when a run fails. How far each run is, its own folder says.
-"""
+"""Sweep: one recipe at several values and seeds, or its choices, as runs in one folder."""
 
 import itertools
 import re
@@ -104,8 +101,7 @@ def run_sweep(
 ) -> list[SweepRun]:
     """Train runs into a folder; finished ones are skipped, others resumed. Returns how each stands.
 
-    `executor` is any of `concurrent.futures`; None is one process per run on this machine. `ended` is called
-    with every run that ends.
+    `executor` is any of `concurrent.futures`; None is one process per run here. `ended` gets what ends.
     """
     folder = Path(folder)
     found = {run.name: standing(folder, run) for run in runs}

@@ -105,7 +105,7 @@ def labels_over_epochs(asked):
     found = torch.full((2, task.examples), -1)
     for epoch in range(2):
         for batch in task.batches(epoch, 0, 500, slice(None)):
-            found[epoch, batch[0][:, 0]] = task.inputs(*batch)["labels"]
+            found[epoch, batch[0][:, 0]] = task.read(*batch)[1]
     return found
 
 

@@ -1,13 +1,9 @@
-"""Attention over an image's class token and patches, one head of one image at a time, in kernels of its own.
+"""Attention over an image's class token and patches: one program for each head of an image.
 
-The paper's vision transformer has a class token and 64 patches; kernels for long sequences pad these 65
-tokens to 128. In `short_attention` a program holds a whole head. The patches' 64 x 64 scores and the class
-token's, as one row of a tile of 16, go to the matrix units; the softmax needs no second pass; and the
-backward pass reads nothing but queries, keys, values and the incoming gradient.
-
-`class_attention` is that of the class token alone, all that the last layer hands on. With one query for each
-head nothing is left for the matrix units, and the time is that of reading keys and values once; backward, of
-writing their gradients.
+Kernels for long sequences pad the paper's 65 tokens to 128. In `short_attention` a program holds a whole
+head: the patches' 64 x 64 scores and the class token's, a row of a tile of 16, go to the matrix units, and
+the softmax needs no second pass. `class_attention` is that of the class token alone, all that the last layer
+hands on; its time is that of reading keys and values once, and of writing their gradients.
 
 In the kernels q, k, v are queries, keys and values, g the gradient of the output, p the probabilities, s the
 scores, d... a gradient; `_class` marks the class token's part.
@@ -79,8 +75,8 @@ def _write_mixtures(
 ):
     """Write the patches' and the class token's rows, mixed by weights, to `first`; with others to `second`.
 
-    They are rows 0 and 1 of a product with `patches` rows, because the matrix units take no fewer; the class
-    token's row goes to `first` without a reduction. `count`: 1 leaves the second out.
+    They are rows 0 and 1 of a product with `patches` rows: the matrix units take no fewer. `count` 1 leaves
+    the second out.
     """
     row = tl.arange(0, patches)[:, None]
     weights = tl.where(row == 0, first_weights[None, :], tl.where(row == 1, second_weights[None, :], 0.0))

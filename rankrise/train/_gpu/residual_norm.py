@@ -1,10 +1,8 @@
 """The residual stream with a layer's output added, and its layer norm; the gradients of both in one kernel.
 
-Between two matrix products of a transformer lie `stream + branch` and its layer norm. What the backward pass
-needs there reads the same numbers: the gradient of the stream in float32, the same in bfloat16 for the matrix
-products before it, and the sums over tokens that are the gradients of the layer norm's weight and bias and of
-the bias in the branch. Here one kernel reads them once. Each program adds up the sums of its own rows in a
-fixed order, so that the bits repeat.
+Backward, one kernel reads once what gives the gradient of the stream in float32 and, for the matrix products
+before it, in bfloat16, and the gradients of the norm's weight and bias and of the branch's bias. Each program
+adds up its own rows in a fixed order, so that the bits repeat.
 """
 
 # mypy: allow-untyped-defs
