@@ -131,10 +131,9 @@ def random_crop(picture: Any, side: int, generator: numpy.random.Generator) -> n
 
 def _scaled(picture: Any, box: tuple[int, int, int, int], side: int) -> numpy.ndarray:
     """A box of a photograph in RGB at size `side`. uint8 [3, side, side]"""
-    picture = picture.convert("RGB")
-    if box != (0, 0, side, side) or picture.size != (side, side):
-        picture = picture.resize((side, side), resample=2, box=box)  # 2: bilinear, over the whole area
-    return numpy.ascontiguousarray(numpy.asarray(picture).transpose(2, 0, 1))
+    bilinear = 2  # over the whole area
+    pixels = numpy.asarray(picture.convert("RGB").resize((side, side), bilinear, box))
+    return numpy.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
 def decoded(photographs: Photographs, side: int, meter: Meter = unseen) -> Images:

@@ -75,19 +75,18 @@ class _Training:
         model, self.optimiser = accelerator.prepare(model.to(accelerator.device), optimiser)
         self.model = model.train()
         self.losses: list[Tensor] = []  # one per step since the mean was logged
-        notes = []
-        if (left := times.decay()) < 0.99:
-            notes = [
-                f"weight decay leaves {left:.2g} of the initial weights by the end, and what it takes from "
-                "their products is part of the change, with a high rank"
-            ]
+        left = times.decay()
+        decayed = (
+            f"weight decay leaves {left:.2g} of the initial weights by the end, and what it takes from "
+            "their products is part of the change, with a high rank"
+        )
         extra = {
             "recipe": settings.to_dict(),
             "data": settings.data_name or settings.data,
             "epoch_steps": times.epoch_steps,
             "total_steps": times.total,
             "step_units": self.step_units,
-            "notes": notes,
+            "notes": [decayed] if left < 0.99 else [],
         }
         top, matrices = settings.leading_values, settings.matrices
         self.tracker = watch.RankTracker(

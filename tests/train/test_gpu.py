@@ -178,13 +178,7 @@ def test_a_model_with_them_computes_the_same(tiny):
 
 
 IMAGES = replace(TINY, head_size=16)
-CHOICES = replace(
-    IMAGES,
-    label_noise=0.5,
-    redraw_labels=True,
-    optimiser="muon",
-    matrices=("*.mlp.*",),
-)
+CHOICES = replace(IMAGES, label_noise=0.5, redraw_labels=True, optimiser="muon", matrices=("*.mlp.*",))
 kinds = pytest.mark.parametrize(
     "settings", [IMAGES, TINY_TEXT, CHOICES], ids=["images", "text", "images-otherwise"]
 )

@@ -1,5 +1,6 @@
 """Runs that are stopped or killed go on to the bit; what would go wrong in silence is refused by name."""
 
+import itertools
 import json
 import shutil
 import subprocess
@@ -82,25 +83,15 @@ def test_a_finished_run_is_left_alone_and_other_settings_and_folders_are_refused
         settings_of(tmp_path)
 
 
-def change_losses(monkeypatch, change):
-    """Let a function of the number of calls and the loss change what training computes."""
-    calls = 0
-    loss_of = DeviceImages.loss
-
-    def changed(task, model, *batch):
-        nonlocal calls
-        calls += 1
-        loss = loss_of(task, model, *batch)
-        other = change(calls, loss)
-        return loss if other is None else other
-
-    monkeypatch.setattr(DeviceImages, "loss", changed)
-
-
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpoint(
     tiny, tmp_path, monkeypatch
 ):
-    change_losses(monkeypatch, lambda calls, loss: loss * (float("nan") if calls >= 10 else 1.0))
+    steps, loss_of = itertools.count(1), DeviceImages.loss
+
+    def loss(task, *batch):
+        return loss_of(task, *batch) * (float("nan") if next(steps) >= 10 else 1.0)
+
+    monkeypatch.setattr(DeviceImages, "loss", loss)
     with pytest.raises(RankriseError, match="nan at step 10"):
         train(tiny, tmp_path / "run")
     assert latest_checkpoint(tmp_path / "run").name == "step-0000000008"

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import numpy
@@ -105,11 +106,7 @@ def test_a_compiled_step_and_score_compute_the_same(asked, tmp_path, monkeypatch
         return graph
 
     compile_here = torch.compile
-    monkeypatch.setattr(
-        torch,
-        "compile",
-        lambda function, **options: compile_here(function, backend=eager, **options),
-    )
+    monkeypatch.setattr(torch, "compile", partial(compile_here, backend=eager))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     write_stories(tmp_path / "data")
     results = []

@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-import sweep_workers
 from tiny_training import TINY, recipe_file
 
 from rankrise import RankriseError, watch
@@ -26,11 +25,10 @@ CHOICES = {"base": {}, "biases": {"qkv_bias": True}, "noise": {"label_noise": 0.
 
 @pytest.fixture
 def worked(monkeypatch):
-    """The runs that were trained, by a training that takes no time; it fails for the seeds in `failing`."""
-    calls = []
+    """A training that takes no time, with the names of its calls; it fails for the seeds in `failing`."""
 
     def quick(settings, folder):
-        calls.append(os.path.basename(folder))
+        quick.calls.append(os.path.basename(folder))
         if settings.seed in quick.failing:
             raise quick.failing[settings.seed]
         os.makedirs(folder, exist_ok=True)
@@ -38,8 +36,7 @@ def worked(monkeypatch):
         facts = {"extra": {"recipe": settings.to_dict(), "total_steps": 10}, "finished": "now"}
         write_run(folder, "tracked", empty | facts)
 
-    quick.failing = {}
-    quick.calls = calls
+    quick.failing, quick.calls = {}, []
     monkeypatch.setattr(sweep, "train", quick)
     return quick
 
@@ -102,15 +99,15 @@ def test_bad_input_is_one_sentence_and_starts_nothing(tmp_path, capsys, argument
 
 
 @pytest.mark.slow
-def test_a_killed_process_fails_its_call_only_and_each_process_sees_one_gpu(tmp_path, monkeypatch, capfd):
+def test_a_killed_process_fails_its_call_only_and_each_process_sees_one_gpu(monkeypatch, capfd):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-5")
     with Processes() as workers:
-        ended = [workers.submit(sweep_workers.crash, number) for number in (signal.SIGKILL, signal.SIGSEGV)]
+        ended = [workers.submit(signal.raise_signal, number) for number in (signal.SIGKILL, signal.SIGSEGV)]
         reasons = [str(future.exception()) for future in ended]
-        gpus = [workers.submit(sweep_workers.seen_gpu, str(tmp_path / "gpu")) for _ in range(2)]
+        gpus = [workers.submit(os.getenv, "CUDA_VISIBLE_DEVICES") for _ in range(2)]
         assert {future.result() for future in gpus} == {"3", "GPU-5"}
     assert ["SIGKILL" in reasons[0], "SIGSEGV" in reasons[1]] == [True, True]
-    assert "in crash" in capfd.readouterr().err
+    assert "in serve" in capfd.readouterr().err
 
 
 @pytest.fixture

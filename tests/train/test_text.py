@@ -12,14 +12,7 @@ from torch import nn
 
 from rankrise import RankriseError
 from rankrise.train._task import task_of
-from rankrise.train._text import (
-    NextTokenPrediction,
-    Tokens,
-    pieces_of,
-    read_text,
-    read_tokenizer,
-    tokenised,
-)
+from rankrise.train._text import NextTokenPrediction, Tokens, pieces_of, read_text, read_tokenizer, tokenised
 
 CPU = torch.device("cpu")
 BYTES = read_tokenizer("bytes", "")
