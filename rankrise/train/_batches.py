@@ -5,8 +5,7 @@ Order and augmentation depend on the seed and the epoch alone: a run resumes any
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from copy import copy
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy
 import torch
@@ -34,12 +33,6 @@ class Task(ABC):
     """Images, tokens or problems."""
     margin, mirror = 0, False
     """How far the images of a plan are moved at most, and whether they are mirrored."""
-
-    def compiled(self, compile: Any) -> Self:
-        """The same task with compiled functions, which training and validation share."""
-        task: Any = copy(self)
-        task.read, task.judged = compile(self.read), compile(self.judged)
-        return task
 
     def batches(self, epoch: int, first: int, batch_size: int, share: slice) -> Iterator[Batch]:
         """This process's share of each batch of an epoch, from number `first` on: rows of its plan."""

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from copy import copy
 from functools import partial
 from typing import Any
 
@@ -40,7 +41,8 @@ def steps_of(
     """
     alone = accelerator.num_processes == 1
     if settings.compile != "none":
-        task = task.compiled(partial(torch.compile, fullgraph=alone, dynamic=False))
+        compiled, task = partial(torch.compile, fullgraph=alone, dynamic=False), copy(task)
+        task.read, task.judged = compiled(task.read), compiled(task.judged)  # type: ignore[method-assign]
     share = settings.batch_size // accelerator.num_processes
     size = settings.micro_batch_size or share
     cast = partial(torch.autocast, accelerator.device.type, torch.bfloat16, settings.precision == "bf16")
