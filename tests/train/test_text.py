@@ -75,16 +75,11 @@ def test_missing_texts_and_tokenizers_are_named(tmp_path, stories):
         task_of(asked, CPU)
 
 
-def counting(**changes):
-    """Blocks of 10 tokens of a text that counts, with two validation sets."""
-    train = torch.arange(1000, 1107, dtype=torch.int32).to(torch.uint16)
-    sets = [Tokens("one", train[:25], 2000, 0), Tokens("two", train[50:61], 2000, 7)]
-    asked = replace(TINY_TEXT, sequence_length=10, **changes)
-    return NextTokenPrediction(asked, Tokens("train", train, 2000, 0), sets, CPU), train.long()
-
-
 def test_an_epoch_predicts_every_token_of_its_blocks_once_in_shares_of_the_whole_batch():
-    task, train = counting()
+    """Blocks of 10 tokens of a text that counts."""
+    train = torch.arange(1000, 1107, dtype=torch.int32)
+    text, asked = Tokens("train", train.to(torch.uint16), 2000, 0), replace(TINY_TEXT, sequence_length=10)
+    task, other = (NextTokenPrediction(replace(asked, seed=seed), text, [text], CPU) for seed in (0, 5))
     seen = []
     for (numbers,), (share,) in zip(
         task.batches(3, 0, 5, slice(None)), task.batches(3, 0, 5, slice(2, 4)), strict=True
@@ -94,7 +89,6 @@ def test_an_epoch_predicts_every_token_of_its_blocks_once_in_shares_of_the_whole
         assert torch.equal(numbers[2:4], share)
         seen.append(targets)
     assert torch.cat(seen).flatten().sort().values.tolist() == train[1:101].tolist()
-    other, _ = counting(seed=5)
     assert not torch.equal(*(next(one.batches(3, 0, 10, slice(None)))[0] for one in (task, other)))
 
 
@@ -103,13 +97,9 @@ def drawn(name, count, words=0):
     return Tokens(name, tokens.to(torch.uint16), VOCABULARY, words)
 
 
-def drawn_task(**changes):
-    sets = [drawn("train", 100), drawn("other", 75, words=40)]
-    return NextTokenPrediction(replace(TINY_TEXT, **changes), drawn("train", 3000), sets, CPU)
-
-
 def test_perplexity_is_over_every_token_of_each_set_whatever_the_batch():
-    task = drawn_task()
+    sets = [drawn("train", 100), drawn("other", 75, words=40)]
+    task = NextTokenPrediction(TINY_TEXT, drawn("train", 3000), sets, CPU)
     model = task.model()
     with torch.no_grad():
         for weight in model.parameters():
@@ -118,7 +108,7 @@ def test_perplexity_is_over_every_token_of_each_set_whatever_the_batch():
         for size in (1, 3, 50):
             scores = [task.score(model, *batch) for batch in task.validation_batches(size, slice(None))]
             found.append(task.metrics(torch.stack(scores).sum(0)))
-        for name, tokens in (("", drawn("train", 100)), ("/other", drawn("other", 75))):
+        for name, tokens in zip(("", "/other"), sets, strict=True):
             losses = []
             for start in range(0, len(tokens.tokens) - 1, 32):
                 block = tokens.tokens[start : start + 33].long()[None]
