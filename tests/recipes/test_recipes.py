@@ -4,12 +4,11 @@ import json
 
 import pytest
 
-from rankrise import RankriseError
+from rankrise import RankriseError, toy, train
 from rankrise.commands import COMMANDS, main
 from rankrise.recipes.files import about, choices_in, find, names, settings_in
 from rankrise.recipes.toy_settings import log10_of, scale_name
-from rankrise.recipes.train_settings import TrainSettings, read_recipe, science_of
-from rankrise.toy import ToySettings
+from rankrise.recipes.train_settings import TrainSettings, science_of
 
 
 def test_a_recipe_is_found_by_name_from_any_folder_and_by_path(tmp_path, monkeypatch):
@@ -19,7 +18,7 @@ def test_a_recipe_is_found_by_name_from_any_folder_and_by_path(tmp_path, monkeyp
     assert settings_in("vit-digits")["data"] == "digits"
     assert settings_in("mine.yaml") == settings_in(recipe) == {"layers": 3}
     assert choices_in(recipe) == {"base": {}, "deep": {"layers": 9}}
-    assert read_recipe(recipe).layers == 3
+    assert train.read_recipe(recipe).layers == 3
     with pytest.raises(RankriseError, match="vit-digits"):
         find("vit-digit")
 
@@ -31,7 +30,7 @@ def test_every_recipe_says_what_it_reproduces_and_every_choice_is_a_change(name)
     words = described["command"].removeprefix("accelerate launch -m ").split()
     assert (words[0], words[1] in COMMANDS, name in words[2:]) == ("rankrise", True, True)
     if choices_in(name):
-        settings = read_recipe(name)
+        settings = train.read_recipe(name)
         runs = {one: settings.changed(changes, one) for one, changes in choices_in(name).items()}
         assert runs["base"] == settings
         assert len(set(runs.values())) == len(runs)
@@ -49,38 +48,25 @@ def test_the_command_lists_them(capsys):
 
 
 @pytest.mark.parametrize(
-    ("text", "name"),
+    ("read", "text", "name"),
     [
-        ("", "recipe.yaml"),
-        ("layers: [1", "recipe.yaml"),
-        ("layers: many", "layers"),
-        ("layerz: 3", "layerz"),
-        ("epochs: 0", "epochs"),
-        ("spectra_epochs: 1, -1", "spectra_epochs"),
-        ("data: mnist", "data"),
-        ("data: made-text", "head_size"),
-        ("cuda_graph: perhaps", "cuda_graph"),
+        (train.read_recipe, "", "recipe.yaml"),
+        (train.read_recipe, "layers: [1", "recipe.yaml"),
+        (train.read_recipe, "layers: many", "layers"),
+        (train.read_recipe, "layerz: 3", "layerz"),
+        (train.read_recipe, "spectra_epochs: 1, -1", "spectra_epochs"),
+        (train.read_recipe, "data: made-text", "head_size"),
+        (train.read_recipe, "cuda_graph: perhaps", "cuda_graph"),
+        (toy.read_recipe, "alphas: 2", "alpha"),
+        (toy.read_recipe, "dimension: 0", "dimension"),
+        (toy.read_recipe, "other_steps: 0.005", "other_steps"),
+        (toy.read_recipe, "experiments: flow,vit", "vit"),
     ],
 )
-def test_mistakes_in_a_recipe_are_named(tmp_path, text, name):
+def test_mistakes_in_a_recipe_are_named(tmp_path, read, text, name):
     (tmp_path / "recipe.yaml").write_text(text)
     with pytest.raises(RankriseError, match=name):
-        read_recipe(tmp_path / "recipe.yaml")
-
-
-@pytest.mark.parametrize(
-    ("given", "name"),
-    [
-        ({"alphas": "2"}, "alpha"),
-        ({"dimension": 0}, "dimension"),
-        ({"other_steps": "0.005"}, "other_steps"),
-        ({"experiments": "flow,vit"}, "vit"),
-        ({"colour": "red"}, "colour"),
-    ],
-)
-def test_mistakes_in_a_toy_are_named(given, name):
-    with pytest.raises(RankriseError, match=name):
-        ToySettings().changed(given, "a test")
+        read(tmp_path / "recipe.yaml")
 
 
 @pytest.mark.parametrize(

@@ -59,18 +59,10 @@ def test_what_a_choice_does_is_a_factor_over_training_and_one_against_the_base(
     choices = {choice.label: choice for choice in runs.choices_of(runs.studies(opened)[0])}
     for label, end in (("base", 8.0), ("SGD, rate 0.1", 4.0), ("SGD, rate 0.01", 1.0)):
         found = effects(choices[label], choices["base"])
-        assert [(one.product, one.layer) for one in found] == [
-            ("KQ", None),
-            ("KQ", 1),
-            ("VO", None),
-            ("VO", 1),
-        ]
-        for one in found:
-            for estimate, exact in (
-                (one.growth, end / 2),
-                (one.final, end),
-                (one.against_base, end / 8),
-            ):  # heads and seeds are alike, so an interval has no width
+        places = [("KQ", None), ("KQ", 1), ("VO", None), ("VO", 1)]
+        assert [(one.product, one.layer) for one in found] == places
+        for one in found:  # heads and seeds are alike, so an interval has no width
+            for estimate, exact in ((one.growth, end / 2), (one.final, end), (one.against_base, end / 8)):
                 assert (estimate.low, estimate.value, estimate.high) == pytest.approx((exact,) * 3)
     score = learned(choices["base"].runs)
     assert score["loss"] == pytest.approx(1.0, rel=0.1)

@@ -9,15 +9,12 @@ from typing import get_args
 
 import pytest
 import torch
-from accelerate import Accelerator
-from tiny_training import TINY, TINY_TEXT, same_run, stop_at
+from tiny_training import TINY, TINY_TEXT, same_run, steps_on, stop_at
 from torch import Tensor, nn
 
 from rankrise.recipes.train_settings import Optimiser
 from rankrise.train import Interrupted, train
-from rankrise.train._optimiser import optimiser_of
-from rankrise.train._step import chosen_kernels, steps_of
-from rankrise.train._task import task_of
+from rankrise.train._step import chosen_kernels
 from rankrise.train._times import set_rate
 
 pytest.importorskip("triton", reason="Triton comes with torch's GPU builds")
@@ -187,15 +184,11 @@ kinds = pytest.mark.parametrize(
 @needs_gpu
 @pytest.mark.parametrize("optimiser", get_args(Optimiser))
 def test_a_graph_of_any_optimisers_step_reads_the_rate_and_changes_no_number(optimiser):
-    asked = replace(TINY, optimiser=optimiser, weight_decay=0.1)
-    accelerator = Accelerator(mixed_precision="no")
+    asked = replace(TINY, optimiser=optimiser, weight_decay=0.1, compile="model")
     weights = []
     for replayed in (False, True):
-        task = task_of(asked, accelerator.device)
-        model = task.model().to(accelerator.device)
-        model, chosen = accelerator.prepare(model, optimiser_of(asked, model, accelerator.device))
-        compiled = replace(asked, compile="model", cuda_graph=replayed)
-        step, _ = steps_of(compiled, accelerator, task, model, chosen, before_capture=lambda: None)
+        task, model, chosen, step, _ = steps_on(replace(asked, cuda_graph=replayed), "cuda")
+        begun = [weight.detach().clone() for weight in model.parameters()]
         with chosen_kernels(asked):
             for number, batch in enumerate(task.batches(0, 0, 100, slice(None))):
                 set_rate(chosen, 1e-3 * (number + 1))
@@ -204,8 +197,7 @@ def test_a_graph_of_any_optimisers_step_reads_the_rate_and_changes_no_number(opt
     if optimiser != "random-walk":  # a graph has random numbers of its own
         for plain, graph in zip(*weights, strict=True):
             torch.testing.assert_close(plain, graph, rtol=0, atol=0)
-    begun = task_of(asked, accelerator.device).model().parameters()
-    assert not any(one.cpu().equal(other) for one, other in zip(weights[1], begun, strict=True))
+    assert not any(one.equal(other) for one, other in zip(weights[1], begun, strict=True))
 
 
 @needs_gpu

@@ -8,17 +8,14 @@ from itertools import pairwise
 import numpy
 import pytest
 import torch
-from accelerate import Accelerator
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_training import TINY, TINY_TEXT, write_stories
+from tiny_training import TINY, TINY_TEXT, steps_on, write_stories
 from torch import nn
 
 from rankrise import RankriseError, watch
 from rankrise.train import train
 from rankrise.train._optimiser import optimiser_of
-from rankrise.train._step import steps_of
-from rankrise.train._task import task_of
 from rankrise.train._times import Times
 
 CPU = torch.device("cpu")
@@ -70,9 +67,7 @@ def test_a_step_is_adam_on_the_mean_gradient_whatever_the_micro_batch(tiny):
     weights = []
     for size in (0, 30, None):
         asked = replace(tiny, micro_batch_size=size or 0, clip=0.05, weight_decay=0.1)
-        accelerator = Accelerator(mixed_precision="no", cpu=True)
-        task = task_of(asked, accelerator.device)
-        model = task.model()
+        task, model, _, step, _ = steps_on(asked)
         batches = task.batches(0, 0, asked.batch_size, slice(None))
         if size is None:  # plainly, by torch.optim
             matrices = [weight for weight in model.parameters() if weight.ndim > 1]
@@ -85,8 +80,6 @@ def test_a_step_is_adam_on_the_mean_gradient_whatever_the_micro_batch(tiny):
                 nn.utils.clip_grad_norm_(model.parameters(), 0.05)
                 plain.step()
         else:
-            prepared, optimiser = accelerator.prepare(model, optimiser_of(asked, model, accelerator.device))
-            step, _ = steps_of(asked, accelerator, task, prepared, optimiser, before_capture=lambda: None)
             for _ in range(3):
                 step(next(batches))
         weights.append([weight.detach().clone() for weight in model.parameters()])
@@ -112,10 +105,7 @@ def test_a_compiled_step_and_score_compute_the_same(asked, tmp_path, monkeypatch
     results = []
     for compiled in ("none", "model"):
         chosen = replace(asked, compile=compiled, batch_size=20, data_folder=str(tmp_path / "data"))
-        accelerator = Accelerator(mixed_precision="no", cpu=True)
-        task = task_of(chosen, CPU)
-        model, optimiser = accelerator.prepare(*(model := task.model(), optimiser_of(chosen, model, CPU)))
-        step, score = steps_of(chosen, accelerator, task, model, optimiser, before_capture=lambda: None)
+        task, model, _, step, score = steps_on(chosen)
         loss = step(next(task.batches(0, 0, 20, slice(None))))
         scored = score(next(task.validation_batches(20, slice(None))))
         results.append([loss, scored, *(weight.detach().clone() for weight in model.parameters())])

@@ -9,13 +9,20 @@ from pathlib import Path
 
 import numpy
 import yaml
+from accelerate import Accelerator
+from accelerate.optimizer import AcceleratedOptimizer
 from PIL import Image
 from safetensors.torch import load_file
 from tokenizers import ByteLevelBPETokenizer
+from torch import nn
 
 from rankrise.record.folder import read_lines
 from rankrise.train import Reached, TrainSettings, read_recipe
+from rankrise.train._batches import Task
 from rankrise.train._images import CIFAR_FILES, CIFAR_FOLDERS
+from rankrise.train._optimiser import optimiser_of
+from rankrise.train._step import Step, steps_of
+from rankrise.train._task import task_of
 from rankrise.train._text import made_text
 
 TINY = TrainSettings(
@@ -88,6 +95,17 @@ def stop_at(step: int) -> Callable[[Reached], None]:
             os.kill(os.getpid(), signal.SIGTERM)
 
     return progress
+
+
+def steps_on(
+    settings: TrainSettings, device: str = "cpu"
+) -> tuple[Task, nn.Module, AcceleratedOptimizer, Step, Step]:
+    """A task on a device, its network and optimiser, the step of training and the score of validation."""
+    accelerator = Accelerator(mixed_precision="no", cpu=device == "cpu")
+    task = task_of(settings, accelerator.device)
+    model = task.model().to(accelerator.device)
+    prepared = accelerator.prepare(model, optimiser_of(settings, model, accelerator.device))
+    return task, *prepared, *steps_of(settings, accelerator, task, *prepared, before_capture=lambda: None)
 
 
 def recipe_file(settings: TrainSettings, path: Path, **changes: object) -> Path:
