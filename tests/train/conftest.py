@@ -5,12 +5,7 @@ from pathlib import Path
 import pytest
 from tiny_training import TINY, write_photographs, write_stories
 
-from rankrise.train import TrainSettings, train
-
-
-@pytest.fixture
-def tiny() -> TrainSettings:
-    return TINY
+from rankrise.train import train
 
 
 @pytest.fixture(scope="session")

@@ -153,12 +153,12 @@ def test_the_norm_of_a_sum_is_the_librarys(rows, width, monkeypatch):
 
 
 @needs_gpu
-def test_a_model_with_them_computes_the_same(tiny):
+def test_a_model_with_them_computes_the_same():
     from rankrise.train._networks import vision_transformer
 
     results = []
     for attention in ("short", "flash"):
-        settings = replace(tiny, layers=3, head_size=16, attention=attention, precision="bf16")
+        settings = replace(TINY, layers=3, head_size=16, attention=attention, precision="bf16")
         model = vision_transformer(settings, channels=1, classes=10).cuda()
         pixels = torch.randn(64, 1, 8, 8, device="cuda", generator=torch.Generator("cuda").manual_seed(0))
         with torch.autocast("cuda", torch.bfloat16):

@@ -109,14 +109,14 @@ def labels_over_epochs(asked):
     return found
 
 
-def test_labels_are_drawn_once_or_in_every_epoch_and_alike_for_all_seeds(tiny):
-    true, some = labels_over_epochs(tiny), labels_over_epochs(replace(tiny, label_noise=0.2))
-    redrawn = labels_over_epochs(replace(tiny, label_noise=1.0, redraw_labels=True))
+def test_labels_are_drawn_once_or_in_every_epoch_and_alike_for_all_seeds():
+    true, some = labels_over_epochs(TINY), labels_over_epochs(replace(TINY, label_noise=0.2))
+    redrawn = labels_over_epochs(replace(TINY, label_noise=1.0, redraw_labels=True))
     assert torch.equal(some[0], some[1])
     wrong = [(labels[0] != true[0]).double().mean().item() for labels in (some, redrawn)]
     assert wrong == pytest.approx([0.18, 0.9], abs=0.03)  # a tenth of the draws is true
     assert (redrawn[0] != redrawn[1]).double().mean().item() == pytest.approx(0.9, abs=0.03)
-    assert torch.equal(labels_over_epochs(replace(tiny, label_noise=0.2, seed=5)), some)
-    noisy, clean = (task_of(replace(tiny, label_noise=share), CPU) for share in (1.0, 0.0))
+    assert torch.equal(labels_over_epochs(replace(TINY, label_noise=0.2, seed=5)), some)
+    noisy, clean = (task_of(replace(TINY, label_noise=share), CPU) for share in (1.0, 0.0))
     model, batch = clean.model(), next(clean.validation_batches(100, slice(None)))
     assert torch.equal(noisy.score(model, *batch), clean.score(model, *batch))

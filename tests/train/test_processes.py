@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy
 import pytest
 from accelerate import Accelerator
-from tiny_training import TINY_TEXT, recipe_file, stop_at, write_stories
+from tiny_training import TINY, TINY_TEXT, recipe_file, stop_at, write_stories
 
 from rankrise import RankriseError, watch
 from rankrise.train import Interrupted, train
@@ -45,14 +45,12 @@ def launch(flags, recipe, folder):
     ],
     ids=["DDP", "FSDP2", "FSDP2-muon", "FSDP2-tied-weights"],
 )
-def test_two_processes_give_the_single_ones_losses_and_ranks(
-    tiny, tmp_path, monkeypatch, flags, changes, stop
-):
+def test_two_processes_give_the_single_ones_losses_and_ranks(tmp_path, monkeypatch, flags, changes, stop):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     if changes is None:
         settings = replace(TINY_TEXT, data_folder=str(write_stories(tmp_path / "data")))
     else:
-        settings = replace(tiny, **changes)
+        settings = replace(TINY, **changes)
     train(settings, tmp_path / "single")
     if stop:
         with pytest.raises(Interrupted):
@@ -75,7 +73,7 @@ def test_two_processes_give_the_single_ones_losses_and_ranks(
 
 
 @pytest.mark.parametrize("changes", [{}, {"batch_size": 99, "optimiser": "random-walk"}])
-def test_what_processes_cannot_share_is_refused(tiny, tmp_path, monkeypatch, changes):
+def test_what_processes_cannot_share_is_refused(tmp_path, monkeypatch, changes):
     monkeypatch.setattr(Accelerator, "num_processes", property(lambda _: 3))
     with pytest.raises(RankriseError, match=changes.get("optimiser", "batch_size")):
-        train(replace(tiny, **changes), tmp_path / "run")
+        train(replace(TINY, **changes), tmp_path / "run")

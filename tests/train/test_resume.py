@@ -59,33 +59,31 @@ def test_a_stopped_run_ends_as_one_that_was_not(asked, steps, stories, cache, tm
 
 
 @pytest.mark.slow
-def test_a_killed_run_resumes_from_its_checkpoint(tiny, whole_run, tmp_path):
+def test_a_killed_run_resumes_from_its_checkpoint(whole_run, tmp_path):
     """Killed once six lines are logged, after its first checkpoint."""
-    recipe, log = recipe_file(tiny, tmp_path / "recipe.yaml"), tmp_path / "run" / "steps.jsonl"
+    recipe, log = recipe_file(TINY, tmp_path / "recipe.yaml"), tmp_path / "run" / "steps.jsonl"
     command = [sys.executable, "-m", "rankrise", "train", str(recipe), "--run", str(tmp_path / "run")]
     killed = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while killed.poll() is None and (not log.exists() or log.read_bytes().count(b"\n") < 6):
         time.sleep(0.005)
     killed.kill()
     killed.wait()
-    train(tiny, tmp_path / "run")
+    train(TINY, tmp_path / "run")
     same_run(tmp_path / "run", whole_run)
 
 
-def test_a_finished_run_is_left_alone_and_other_settings_and_folders_are_refused(tiny, whole_run, tmp_path):
-    assert train(tiny, whole_run).step == 30
+def test_a_finished_run_is_left_alone_and_other_settings_and_folders_are_refused(whole_run, tmp_path):
+    assert train(TINY, whole_run).step == 30
     with pytest.raises(RankriseError, match="seed 0, not 1"):
-        train(replace(tiny, seed=1, learning_rate=1.0), whole_run)
+        train(replace(TINY, seed=1, learning_rate=1.0), whole_run)
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(RankriseError, match="is not a run"):
-        train(tiny, tmp_path)
+        train(TINY, tmp_path)
     with pytest.raises(RankriseError, match="is not a run"):
         settings_of(tmp_path)
 
 
-def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpoint(
-    tiny, tmp_path, monkeypatch
-):
+def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_path, monkeypatch):
     steps, loss_of = itertools.count(1), DeviceImages.loss
 
     def loss(task, *batch):
@@ -93,7 +91,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpo
 
     monkeypatch.setattr(DeviceImages, "loss", loss)
     with pytest.raises(RankriseError, match="nan at step 10"):
-        train(tiny, tmp_path / "run")
+        train(TINY, tmp_path / "run")
     assert latest_checkpoint(tmp_path / "run").name == "step-0000000008"
 
 
@@ -194,8 +192,8 @@ def test_the_history_of_a_kept_series_is_the_record_at_its_steps(kept, tmp_path)
         numpy.testing.assert_array_equal(history.stable_rank(product), record.stable_rank(product)[places])
 
 
-def test_a_resumed_run_keeps_the_series_of_one_that_was_not_stopped(kept, tiny, tmp_path):
-    settings, folder = replace(tiny, keep_series=7), tmp_path / "run"
+def test_a_resumed_run_keeps_the_series_of_one_that_was_not_stopped(kept, tmp_path):
+    settings, folder = replace(TINY, keep_series=7), tmp_path / "run"
     with pytest.raises(Interrupted):
         train(settings, folder, progress=stop_at(12))
     later = folder / "series" / "step-0000000013"  # of a run that was killed after its last checkpoint

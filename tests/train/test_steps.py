@@ -35,8 +35,8 @@ def test_the_rate_warms_up_linearly_and_falls_as_a_cosine(total, warm_up):
     assert falling[:: len(falling) // 2] == pytest.approx([1.0, 0.55, 0.1])
 
 
-def test_decay_is_the_product_over_steps_and_the_record_notes_it(tiny, tmp_path):
-    asked = replace(tiny, weight_decay=20, log_every=1, learning_rate=1e-3, final_learning_rate=1e-4)
+def test_decay_is_the_product_over_steps_and_the_record_notes_it(tmp_path):
+    asked = replace(TINY, weight_decay=20, log_every=1, learning_rate=1e-3, final_learning_rate=1e-4)
     train(asked, tmp_path / "run")
     run = watch.load(tmp_path / "run")
     rates = run.steps()["learning_rate"]
@@ -45,9 +45,9 @@ def test_decay_is_the_product_over_steps_and_the_record_notes_it(tiny, tmp_path)
     assert f"{expected:.2g}" in run.notes[0]
 
 
-def test_times_of_the_papers_run(tiny):
+def test_times_of_the_papers_run():
     asked = replace(
-        tiny, epochs=500, batch_size=512, warm_up_epochs=15, evaluate_every=5, checkpoint_every=50
+        TINY, epochs=500, batch_size=512, warm_up_epochs=15, evaluate_every=5, checkpoint_every=50
     )
     times = Times(replace(asked, measurements=250, spectra_epochs=(0.1, 1, 250, 500, 900)), examples=50_000)
     assert (times.epoch_steps, times.total, times.warm_up) == (97, 48_500, 1455)
@@ -63,10 +63,10 @@ def test_times_of_the_papers_run(tiny):
         Times(asked, examples=99)
 
 
-def test_a_step_is_adam_on_the_mean_gradient_whatever_the_micro_batch(tiny):
+def test_a_step_is_adam_on_the_mean_gradient_whatever_the_micro_batch():
     weights = []
     for size in (0, 30, None):
-        asked = replace(tiny, micro_batch_size=size or 0, clip=0.05, weight_decay=0.1)
+        asked = replace(TINY, micro_batch_size=size or 0, clip=0.05, weight_decay=0.1)
         task, model, _, step, _ = steps_on(asked)
         batches = task.batches(0, 0, asked.batch_size, slice(None))
         if size is None:  # plainly, by torch.optim
@@ -139,8 +139,8 @@ def weights_after(settings, steps=4):
     return model
 
 
-def test_muon_is_torchs_for_the_layers_matrices_and_adamw_for_the_rest(tiny):
-    asked = replace(tiny, optimiser="muon", learning_rate=0.01, momentum=0.95, weight_decay=0.1)
+def test_muon_is_torchs_for_the_layers_matrices_and_adamw_for_the_rest():
+    asked = replace(TINY, optimiser="muon", learning_rate=0.01, momentum=0.95, weight_decay=0.1)
     model, plain = weights_after(asked), Layered()
     inside = [one for one in plain.layers.parameters() if one.ndim == 2]
     groups = [
@@ -159,8 +159,8 @@ def test_muon_is_torchs_for_the_layers_matrices_and_adamw_for_the_rest(tiny):
         assert not one.equal(dict(Layered().named_parameters())[name])
 
 
-def test_a_random_walk_has_adams_sizes_and_signs_of_its_own(tiny):
-    asked = replace(tiny, optimiser="random-walk", learning_rate=0.01)
+def test_a_random_walk_has_adams_sizes_and_signs_of_its_own():
+    asked = replace(TINY, optimiser="random-walk", learning_rate=0.01)
     begun, adam = Layered(), weights_after(replace(asked, optimiser="adamw"), steps=1)
     torch.manual_seed(5)
     walk = weights_after(asked, steps=1)
