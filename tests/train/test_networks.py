@@ -7,7 +7,8 @@ import torch
 import transformers
 from tiny_training import TINY, TINY_REGRESSION, TINY_TEXT
 
-from rankrise.train._networks import language_model, regression_model, vision_transformer
+from rankrise.train._networks import language_model, vision_transformer
+from rankrise.train._regression import regression_model
 
 VOCABULARY = 100
 SHORT = {"attention": "short", "head_size": 16, "precision": "bf16"}
