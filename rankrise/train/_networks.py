@@ -194,7 +194,7 @@ def _summed(hidden_states: Tensor | Unsummed, norm: Any) -> tuple[Tensor, Tensor
     if stream.is_cuda:
         from rankrise.train._gpu.residual_norm import residual_norm
 
-        return residual_norm(stream, branch, bias, norm.weight, norm.bias, norm.eps)
+        return residual_norm(stream, branch, bias, norm)
     stream = stream + branch
     return stream, norm(stream)
 

@@ -143,7 +143,7 @@ def test_the_norm_of_a_sum_is_the_librarys(rows, width, monkeypatch):
     same = exact(stream, branch, bias, norm.weight, norm.bias)
     total = same[0] + same[1] + same[2]
     expected = total, nn.functional.layer_norm(total, (width,), same[3], same[4], norm.eps)
-    out = residual_norm(stream, branch, bias, norm.weight, norm.bias, norm.eps)
+    out = residual_norm(stream, branch, bias, norm)
     found = torch.autograd.grad(out, (stream, branch, bias, norm.weight, norm.bias), gradients)
     wanted = torch.autograd.grad(expected, same, [gradient.double() for gradient in gradients])
     assert (out[0] - expected[0]).norm() < 1e-6 * expected[0].norm()

@@ -181,13 +181,7 @@ def _short_attention_backward(
 
 
 @operator
-def short_attention(packed: Tensor, bias: Tensor, scale: float) -> Tensor:
-    """softmax(scale * query key^T) value for every head, on a GPU. [images, tokens, heads, d_head]
-
-    `packed` has queries, keys and values: [images, tokens, 3, heads, d_head], contiguous, the class token
-    first, then 16, 32 or 64 patches; d_head is 16, 32, 64 or 128. `bias`, float32 [3, heads, d_head], must be
-    in `packed` already, detached: it gets its gradient here, where the sums over tokens are at hand.
-    """
+def short_attention_forward(packed: Tensor, bias: Tensor, scale: float) -> Tensor:
     images, tokens, _, heads, width = packed.shape
     out = packed.new_empty(images, tokens, heads, width)
     sizes = heads, width, tokens - 1
@@ -215,7 +209,18 @@ def _differentiate_short(ctx: Any, out_gradient: Tensor) -> tuple[Tensor, Tensor
     return gradient, torch.stack([query, torch.zeros_like(query), value]), None
 
 
-short_attention.register_autograd(_differentiate_short, setup_context=_keep_short)
+short_attention_forward.register_autograd(_differentiate_short, setup_context=_keep_short)
+
+
+def short_attention(packed: Tensor, bias: Tensor, scale: float) -> Tensor:
+    """softmax(scale * query key^T) value for every head, on a GPU. [images, tokens, heads, d_head]
+
+    `packed` has queries, keys and values: [images, tokens, 3, heads, d_head], the class token first, then 16,
+    32 or 64 patches; d_head is 16, 32, 64 or 128. `bias`, float32 [3, heads, d_head], must be in `packed`
+    already, detached: it gets its gradient here, where the sums over tokens are at hand.
+    """
+    attended: Tensor = short_attention_forward(packed.contiguous(), bias, scale)
+    return attended
 
 
 @triton.jit
@@ -294,12 +299,7 @@ def _class_attention_backward(
 
 
 @operator
-def class_attention(query: Tensor, packed: Tensor, bias: Tensor, scale: float) -> Tensor:
-    """softmax(scale * query keys^T) values for every head, on a GPU. [images, heads, d_head]
-
-    `query` is the class token's [images, heads, d_head]; `packed` has all tokens' keys and values, otherwise
-    as in `short_attention`: [images, tokens, 2, heads, d_head]. `bias` is float32 [2, heads, d_head].
-    """
+def class_attention_forward(query: Tensor, packed: Tensor, bias: Tensor, scale: float) -> Tensor:
     images, tokens, _, heads, width = packed.shape
     out = torch.empty_like(query)
     given, sizes = (query, packed, out, scale), (heads, width, tokens - 1)
@@ -330,4 +330,15 @@ def _differentiate_class(ctx: Any, out_gradient: Tensor) -> tuple[Tensor, Tensor
     return query, gradient, torch.stack([torch.zeros_like(value_bias), value_bias]), None
 
 
-class_attention.register_autograd(_differentiate_class, setup_context=_keep_class)
+class_attention_forward.register_autograd(_differentiate_class, setup_context=_keep_class)
+
+
+def class_attention(query: Tensor, packed: Tensor, bias: Tensor, scale: float) -> Tensor:
+    """softmax(scale * query keys^T) values for every head, on a GPU. [images, heads, d_head]
+
+    `query` is the class token's [images, heads, d_head]; `packed` has all tokens' keys and values: [images,
+    tokens, 2, heads, d_head], the class token first, then 16, 32 or 64 patches. d_head is 16, 32, 64 or 128.
+    `bias`, float32 [2, heads, d_head], must be in `packed` already, detached: it gets its gradient here.
+    """
+    attended: Tensor = class_attention_forward(query.contiguous(), packed.contiguous(), bias, scale)
+    return attended

@@ -97,15 +97,9 @@ def _residual_norm_backward(
 
 
 @operator
-def residual_norm(
+def residual_norm_forward(
     stream: Tensor, branch: Tensor, branch_bias: Tensor, weight: Tensor, bias: Tensor, epsilon: float
 ) -> tuple[Tensor, Tensor]:
-    """`stream + branch`, and its layer norm with `weight` and `bias`, on a GPU.
-
-    `stream` is float32 [..., d], `branch` bfloat16 [..., d], both contiguous, as what comes back. d
-    is a power of two. `branch_bias`, float32 [d], must be in `branch` already, detached: it gets its gradient
-    here, where the sums are at hand.
-    """
     width = stream.shape[-1]
     count = stream.numel() // width
     total, out = torch.empty_like(stream), torch.empty_like(branch)
@@ -148,4 +142,18 @@ def _differentiate(
     return stream, branch, branch_bias, weight, bias, None
 
 
-residual_norm.register_autograd(_differentiate, setup_context=_keep)
+residual_norm_forward.register_autograd(_differentiate, setup_context=_keep)
+
+
+def residual_norm(
+    stream: Tensor, branch: Tensor, branch_bias: Tensor, norm: torch.nn.LayerNorm
+) -> tuple[Tensor, Tensor]:
+    """`stream + branch`, and its layer norm as `norm` has it, on a GPU.
+
+    `stream` is float32 [..., d], `branch` bfloat16 [..., d]; so are the two that come back. d is a power of
+    two. `branch_bias`, float32 [d], must be in `branch` already, detached: it gets its gradient here, where
+    the sums are at hand.
+    """
+    given = stream.contiguous(), branch.contiguous(), branch_bias, norm.weight, norm.bias, norm.eps
+    summed: tuple[Tensor, Tensor] = residual_norm_forward(*given)
+    return summed
