@@ -9,14 +9,15 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from rankrise.foundations.device import in_parallel, without_autocast
 from rankrise.foundations.errors import RankriseError
-from rankrise.watch._batches import CHUNK_BYTES, in_parallel, without_autocast
 
 Matrix = Tensor | ArrayLike
 """A tensor, a NumPy array or nested lists of numbers, [..., m, n]."""
 Factors = tuple[Matrix, Matrix]
 """Left and right factor of a product, [..., m, r] and [..., n, r]."""
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+CHUNK_BYTES = 2**23  # in float64, of the heads that are measured together on a CPU: they stay in the caches
 ACCELERATOR_CHUNK_BYTES = 2**30
 
 

@@ -13,14 +13,13 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from rankrise.foundations.device import usable
+from rankrise.foundations.device import usable, use_threads
 from rankrise.foundations.errors import RankriseError, first_line
 from rankrise.foundations.progress import Meter, unseen
 from rankrise.foundations.provenance import now
 from rankrise.record.folder import RANKS, Record, has_run, read_lines, read_run, spectra_path
 from rankrise.record.lock import Lock
 from rankrise.record.run import TrackedRun, load
-from rankrise.watch._batches import use_threads
 from rankrise.watch._begin import begin
 from rankrise.watch._checkpoint import Checkpoint, Opened, architecture_of
 from rankrise.watch._measure import Results, UnitChange, initial_spectra, measure, row_of, spectra_of
@@ -213,7 +212,7 @@ def _measure(
                 full = entry == entries[-1]
                 results |= measure(changes, top, full, accelerator_bytes=ACCELERATOR_BYTES)
                 if changes[-1].unit is units[-1]:
-                    record.add_spectra(entry.step, spectra_of(units, results))
+                    record.add_spectra(entry.step, spectra_of(results))
                     row = {"checkpoint": entry.name} | keys(entry) | row_of(units, results)
                     record.ranks.append(entry.step, row)
                     results = {}

@@ -5,17 +5,17 @@ iteration for the leading few alone would not be cheaper: the change of a head i
 what takes the time is to make it that small. Other matrices can be wide: they get the iteration.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy
 import torch
 from torch import Tensor
 
+from rankrise.foundations.device import in_parallel, without_autocast
 from rankrise.record.run import ENERGY_SHARES, Kind
-from rankrise.watch._batches import CHUNK_BYTES, in_parallel, without_autocast
-from rankrise.watch._change import divided
+from rankrise.watch._change import CHUNK_BYTES, Change, divided
 from rankrise.watch._families import PRODUCTS
 from rankrise.watch._ranks import effective_rank, energy_rank
 from rankrise.watch._rounding import Noise, Stored, as_stored, matrix_noise, product_noise
@@ -33,9 +33,9 @@ ACCELERATOR_BYTES = 2**27
 SMALL = 256
 DIGITS = 6
 
-Results = dict[tuple[str, str], Tensors]
-"""By unit and "KQ", "VO" or "matrix": its numbers by `Kind`, [heads] or [heads, k] on the CPU, and all its
-singular "values" [heads, r] unless only the leading ones were computed."""
+Results = dict[str, Tensors]
+"""By name in a file of spectra: the numbers of a product or matrix by `Kind`, [heads] or [heads, k] on the CPU
+(without heads for a matrix), and all its singular "values" unless only the leading ones were computed."""
 
 
 @dataclass(frozen=True)
@@ -49,46 +49,17 @@ class UnitChange:
     variances: tuple[Tensors, Tensors] | None = None
 
 
-@dataclass(frozen=True)
-class _Portion:
-    """Some tracked heads of one product of a layer. Portions of the same `shape` can share a batch."""
+class _Portion(NamedTuple):
+    """Some tracked heads of one product of a layer."""
 
     change: UnitChange
     product: str
     heads: range
-    shape: tuple[Any, ...]
-    bytes: int
-    room: int
 
     def read(self) -> list[Tensor]:
         """Both factors before, both now; then the variances of their rounding errors, if given."""
         sides = (self.change.initial, self.change.now, *(self.change.variances or ()))
-        return [factor for side in sides for factor in self.factors(side)]
-
-    def factors(self, weights: Tensors) -> Iterator[Tensor]:
-        """Both factors; keys and values that heads share are repeated."""
-        unit = self.change.unit
-        for role in PRODUCTS[self.product]:
-            factor = weights[role]
-            if role in ("key", "value") and len(factor) < len(unit.heads):
-                groups = list(dict.fromkeys(unit.group))
-                yield torch.stack([factor[groups.index(unit.group[head])] for head in self.heads])
-            else:
-                yield factor[self.heads.start : self.heads.stop]
-
-
-def _portions(change: UnitChange, accelerator_bytes: int) -> Iterator[_Portion]:
-    """The heads of every product in portions whose factors fit into the memory for one batch."""
-    for product in change.unit.products:
-        left, right = (change.initial[role] for role in PRODUCTS[product])
-        room = CHUNK_BYTES if left.device.type == "cpu" else accelerator_bytes
-        each = 16 * (left[0].numel() + right[0].numel())  # float64, before and after
-        size, count = max(1, room // each), len(change.unit.heads)
-        now = change.now[PRODUCTS[product][0]].dtype
-        shape = left.shape[1:], right.shape[1:], left.dtype, now, left.device, change.variances is None
-        for first in range(0, count, size):
-            heads = range(first, min(first + size, count))
-            yield _Portion(change, product, heads, shape, len(heads) * each, room)
+        return [one for side in sides for one in self.change.unit.factors(side, self.product, self.heads)]
 
 
 def measure(
@@ -97,23 +68,24 @@ def measure(
     """The change of every product of every unit; a head with nan or inf in it comes out as nan."""
     results: Results = {}
     batches: list[list[_Portion]] = []
-    unfilled: dict[tuple[object, ...], list[_Portion]] = {}  # the last batch of each shape
+    unfilled: dict[tuple[Any, ...], list[_Portion]] = {}  # the last batch of each shape
     for change in changes:
         if not change.unit.is_layer:
-            before, after = change.initial["matrix"], change.now["matrix"]
-            noise = None if change.variances is None else matrix_noise(as_stored(before), as_stored(after))
-            if full or min(before.shape) <= SMALL:
-                numbers = _numbers(difference_values(before, after).cpu()[None], top, noise=noise)
-            else:
-                values, norm = leading_values(before, after, top)
-                numbers = _numbers(values.cpu()[None], top, norm.cpu()[None], noise)
-            results[change.unit.name, "matrix"] = numbers
-        for portion in _portions(change, accelerator_bytes):
-            batch = unfilled.get(portion.shape, [])
-            if not batch or sum(other.bytes for other in batch) + portion.bytes > portion.room:
-                batches.append(batch := [])
-                unfilled[portion.shape] = batch
-            batch.append(portion)
+            results[change.unit.name] = _measure_matrix(change, top, full)
+        for product in change.unit.products:
+            left, right = (change.initial[role] for role in PRODUCTS[product])
+            now = change.now[PRODUCTS[product][0]].dtype
+            shape = left.shape[1:], right.shape[1:], left.dtype, now, left.device, change.variances is None
+            room = CHUNK_BYTES if left.device.type == "cpu" else accelerator_bytes
+            most = max(1, room // (16 * (left[0].numel() + right[0].numel())))  # float64, before and after
+            count = len(change.unit.heads)
+            for first in range(0, count, most):
+                portion = _Portion(change, product, range(first, min(first + most, count)))
+                batch = unfilled.get(shape, [])
+                if not batch or sum(len(other.heads) for other in batch) + len(portion.heads) > most:
+                    batches.append(batch := [])
+                    unfilled[shape] = batch
+                batch.append(portion)
 
     def measured(batch: list[_Portion]) -> Tensors:
         read = [portion.read() for portion in batch]
@@ -130,37 +102,44 @@ def measure(
             )
             return _numbers(values.cpu(), top, noise=product_noise((k0, q0), (kt, qt)))
 
-    on_cpu = all(portion.shape[4].type == "cpu" for portion, *_ in batches)
+    on_cpu = all(device.type == "cpu" for *_, device, _ in unfilled)
     found = in_parallel(measured, batches) if on_cpu else map(measured, batches)
-    parts: dict[tuple[str, str], list[Tensors]] = {}
+    parts: dict[str, list[Tensors]] = {}
     for batch, numbers in zip(batches, found, strict=True):
         start = 0
         for portion in batch:
             here = slice(start, start := start + len(portion.heads))
             part = {kind: number[here] for kind, number in numbers.items()}
-            parts.setdefault((portion.change.unit.name, portion.product), []).append(part)
-    for place, pieces in parts.items():
-        results[place] = {kind: torch.cat([piece[kind] for piece in pieces]) for kind in pieces[0]}
+            parts.setdefault(portion.change.unit.key(portion.product), []).append(part)
+    for key, pieces in parts.items():
+        results[key] = {kind: torch.cat([piece[kind] for piece in pieces]) for kind in pieces[0]}
     return results
+
+
+def _measure_matrix(change: UnitChange, top: int, full: bool) -> Tensors:
+    before, after = change.initial["matrix"], change.now["matrix"]
+    noise = None if change.variances is None else matrix_noise(as_stored(before), as_stored(after))
+    if full or min(before.shape) <= SMALL:
+        numbers = _numbers(difference_values(before, after).cpu()[None], top, noise=noise)
+    else:
+        values, norm = leading_values(before, after, top)
+        numbers = _numbers(values.cpu()[None], top, norm.cpu()[None], noise)
+    return {kind: number[0] for kind, number in numbers.items()}
 
 
 def initial_spectra(units: Sequence[Unit], initial: dict[str, Tensors]) -> Tensors:
     """Singular values of the initial products and matrices, by their names in a file of spectra."""
-
-    def values_of(unit: Unit) -> Tensors:
+    spectra: Tensors = {}
+    for unit in units:
         weights = initial[unit.name]
         if not unit.is_layer:
             zero = torch.zeros_like(weights["matrix"][:1, :1]).expand_as(weights["matrix"])
-            return {unit.name: difference_values(zero, weights["matrix"]).cpu().float()}
-        parts: dict[str, list[Tensor]] = {}
-        for portion in _portions(UnitChange(unit, weights, weights), ACCELERATOR_BYTES):
-            values = factor_values(*portion.factors(weights)).cpu()
-            parts.setdefault(unit.key(portion.product), []).append(values)
-        return {name: torch.cat(pieces).float() for name, pieces in parts.items()}
-
-    on_cpu = all(tensor.device.type == "cpu" for weights in initial.values() for tensor in weights.values())
-    found = in_parallel(values_of, units) if on_cpu else map(values_of, units)
-    return {name: values for of_unit in found for name, values in of_unit.items()}
+            spectra[unit.name] = difference_values(zero, weights["matrix"]).cpu().float()
+        for product in unit.products:
+            factors = tuple(unit.factors(weights, product, range(len(unit.heads))))
+            values = Change((), factors).in_chunks(lambda part: factor_values(*part.after))
+            spectra[unit.key(product)] = values.cpu().float()
+    return spectra
 
 
 def _numbers(values: Tensor, top: int, norm: Tensor | None = None, noise: Noise | None = None) -> Tensors:
@@ -190,45 +169,42 @@ def row_of(units: Sequence[Unit], results: Results) -> dict[str, Any]:
     leading ones were computed.
     """
 
-    def found(unit: Unit, product: str) -> Tensors:
-        nan = torch.full((max(1, len(unit.heads)),), torch.nan)
+    def found(unit: Unit, key: str) -> Tensors:
+        nan = torch.full([len(unit.heads)] if unit.is_layer else [], torch.nan)
         unknown = dict.fromkeys(("stable_rank", "norm", "entropy_rank"), nan)
-        unknown |= dict.fromkeys(("top", "energy_rank"), nan[:, None])
-        return results.get((unit.name, product), unknown)
+        return results.get(key, unknown | dict.fromkeys(("top", "energy_rank"), nan[..., None]))
 
     row: dict[str, Any] = {}
     layers = [unit for unit in units if unit.is_layer]
     for product in layers[0].products if layers else ():
-        numbers = [found(unit, product) for unit in layers]
+        numbers = [found(unit, unit.key(product)) for unit in layers]
         shared = [kind for kind in get_args(Kind) if all(kind in one for one in numbers)]
         row[product] = {kind: [_rounded(one[kind]) for one in numbers] for kind in shared}
     for unit in units:
         if not unit.is_layer:
-            one = found(unit, "matrix")
-            in_row = {kind: _rounded(one[kind])[0] for kind in get_args(Kind) if kind in one}
+            one = found(unit, unit.name)
+            in_row = {kind: _rounded(one[kind]) for kind in get_args(Kind) if kind in one}
             row.setdefault("matrices", {})[unit.name] = in_row
     return row
 
 
-def spectra_of(units: Sequence[Unit], results: Results) -> Tensors:
+def spectra_of(results: Results) -> Tensors:
     """All singular values by their names in a file of spectra."""
-    return {
-        unit.key(product): (values if unit.is_layer else values[0]).float()
-        for unit in units
-        for product in unit.products or ["matrix"]
-        if (values := results.get((unit.name, product), {}).get("values")) is not None
-    }
+    return {key: numbers["values"].float() for key, numbers in results.items() if "values" in numbers}
 
 
-def summary_of(results: Results) -> dict[str, float]:
+def summary_of(units: Sequence[Unit], results: Results) -> dict[str, float]:
     """Means over the heads of each layer, and over all layers: a few series, not one for each head."""
     means: dict[str, float] = {}
     for kind in ("stable_rank", "norm"):
-        for (name, product), numbers in results.items():
-            means[f"{product}/{kind}/{name}"] = numbers[kind].mean().item()
-        for product in PRODUCTS:
-            parts = [numbers[kind] for (_, one), numbers in results.items() if one == product]
-            if parts:
+        heads: dict[str, list[Tensor]] = {}
+        for unit in units:
+            for product in unit.products or ["matrix"]:
+                if (numbers := results.get(unit.key(product))) is not None:
+                    means[f"{product}/{kind}/{unit.name}"] = numbers[kind].mean().item()
+                    heads.setdefault(product, []).append(numbers[kind])
+        for product, parts in heads.items():
+            if product in PRODUCTS:
                 means[f"{product}/{kind}/mean"] = torch.cat(parts).mean().item()
     return means
 

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from rankrise.foundations.device import in_parallel, without_autocast
 from rankrise.foundations.errors import RankriseError
-from rankrise.watch._batches import in_parallel, without_autocast
 from rankrise.watch._change import Change, Factors, Matrix, as_change, divided, refuse_non_finite
 
 Blocks = tuple[Tensor, ...]

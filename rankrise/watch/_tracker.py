@@ -37,10 +37,9 @@ from rankrise.watch._measure import (
     summary_of,
 )
 from rankrise.watch._schedule import Schedule
-from rankrise.watch._staging import Copy, Number, Staging
+from rankrise.watch._staging import Copy, Number, Staging, Troubles, Worker, log
 from rankrise.watch._streams import Stream, Streams
 from rankrise.watch._units import find_units, several
-from rankrise.watch._worker import Troubles, Worker, log
 
 
 class RankTracker:
@@ -111,7 +110,7 @@ class RankTracker:
         if _rank() != 0:
             self._take_part()
             return
-        self._staging = Staging(model, self._units, keep, self._troubles.lose)
+        self._staging = Staging(model, self._units, keep, self._troubles)
         about = {
             "model": type(unwrap(model)).__name__,
             "settings": {
@@ -137,7 +136,7 @@ class RankTracker:
                 raise
             self._troubles.lose(f"opening {self.folder}", error, "nothing of this run is recorded")
             return
-        self._worker = Worker(self._staging.on_accelerator, self._attempt)
+        self._worker = Worker(self._staging.devices.values(), self._attempt)
         self._process = os.getpid()
         self._on, self._touched, self._last_sha256 = True, not self._beginning.resumed, ""
         atexit.register(self._close, finished=False)
@@ -219,7 +218,7 @@ class RankTracker:
             else:
                 self._worker.put("measuring", lambda: self._measure(step, moment, full, copy))
         if numbers:
-            arrived = self._staging.numbers(numbers, self._troubles.note)
+            arrived = self._staging.numbers(numbers)
             self._worker.put("writing a step", lambda: self._write(step, moment, arrived()))
 
     def _take_part(self) -> None:
@@ -290,10 +289,10 @@ class RankTracker:
             ]
             results = measure(changes, self._top, full)
         if full:
-            self._record.add_spectra(step, spectra_of(self._units, results))
+            self._record.add_spectra(step, spectra_of(results))
         if not known:
             self._record.ranks.append(step, {"time": moment, **row_of(self._units, results)})
-            self._streams.write(step, summary_of(results))
+            self._streams.write(step, summary_of(self._units, results))
 
     # The end, and what goes wrong.
 

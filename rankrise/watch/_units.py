@@ -6,6 +6,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
@@ -13,7 +14,7 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.record.folder import tensor_name
 from rankrise.watch._families import PRODUCTS
 from rankrise.watch._heads import heads as heads_of
-from rankrise.watch._heads import recognise, unwrap
+from rankrise.watch._heads import recognised, unwrap
 from rankrise.watch._linear import is_linear, linear, plain_name, shapes_alone
 
 Tensors = dict[str, Tensor]
@@ -54,6 +55,16 @@ class Unit:
     def products(self) -> list[str]:
         """The names of its products; of a matrix none."""
         return [product for product, roles in PRODUCTS.items() if set(roles) <= set(self.roles)]
+
+    def factors(self, weights: Tensors, product: str, heads: range) -> Iterator[Tensor]:
+        """Both factors of those tracked heads; keys and values that heads share are repeated."""
+        for role in PRODUCTS[product]:
+            factor = weights[role]
+            if role in ("key", "value") and len(factor) < len(self.heads):
+                groups = list(dict.fromkeys(self.group))
+                yield torch.stack([factor[groups.index(self.group[head])] for head in heads])
+            else:
+                yield factor[heads.start : heads.stop]
 
     @property
     def sharded(self) -> bool:
@@ -107,26 +118,24 @@ def _layers(
     found = heads_of(model)
     paths = {module: path for path, module in unwrap(model).named_modules()}
     roles = tuple(role for product, pair in PRODUCTS.items() if product in products for role in pair)
-    names = found.names
-    asked_for = set(range(len(names))) if layers is None else set[int]()
+    wanted = set(found.names if layers is None else ())
     for asked in layers or ():
-        here = {
-            index
-            for index, name in enumerate(names)
+        here = [
+            name
+            for index, name in enumerate(found.names)
             if (fnmatchcase(name, asked) if isinstance(asked, str) else index == asked)
-        }
+        ]
         if not here:
             raise RankriseError(
-                f"layers has {asked!r}, which is not one of the {len(names)} attention layers "
-                f"{names[0]} ... {names[-1]}: pass numbers from 0 or patterns of such names."
+                f"layers has {asked!r}, which is not one of the {len(found)} attention layers "
+                f"{found.names[0]} ... {found.names[-1]}: pass numbers from 0 or patterns of such names."
             )
-        asked_for |= here
-    for index, (name, module) in enumerate(zip(names, found._modules, strict=True)):
-        if index not in asked_for:
+        wanted |= set(here)
+    for name, module in zip(found.names, found._modules, strict=True):
+        if name not in wanted:
             continue
         with shapes_alone():
-            attention = recognise(module)
-        assert attention is not None
+            attention = recognised(module)
         count = attention.query.blocks
         chosen = tuple(range(count)) if heads is None else tuple(sorted(set(heads)))
         if not set(chosen) <= set(range(count)) or not chosen:
@@ -151,14 +160,11 @@ def _layers(
 
 def _read_layer(module: nn.Module, rows: Mapping[str, tuple[int, ...]]) -> Tensors:
     """Those rows of each role: views where they follow one another."""
-    attention = recognise(module)
-    assert attention is not None, "its family was removed while it is tracked"
-    tensors: Tensors = {}
+    attention, tensors = recognised(module), Tensors()
     for role, chosen in rows.items():
+        whole = getattr(attention, role).weight
         if role == "output":
-            whole = attention.output.weight[0].unflatten(0, (attention.query.blocks, -1)).transpose(1, 2)
-        else:
-            whole = getattr(attention, role).weight
+            whole = whole[0].unflatten(0, (attention.query.blocks, -1)).transpose(1, 2)
         first, last = chosen[0], chosen[-1] + 1
         tensors[role] = whole[first:last] if chosen == tuple(range(first, last)) else whole[list(chosen)]
     return tensors
