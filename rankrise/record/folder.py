@@ -8,7 +8,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import takewhile
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -117,18 +117,13 @@ class Lines:
             raise
         self.last = step
 
-    def before(self, step: int) -> tuple[int, int]:
-        """Number and bytes of the rows before the first one of `step` or later."""
-        lines = [line for line, _ in takewhile(lambda row: row[1]["step"] < step, _rows(self.path))]
-        return len(lines), sum(map(len, lines))
-
     def cut(self, step: int) -> int:
         """Drop the rows from the first one of `step` or later on. Returns how many."""
         rows = sum(1 for _ in _whole_lines(self.path))
-        count, size = self.before(step)
-        os.ftruncate(self.handle, size)
+        kept = [len(line) for line, _ in takewhile(lambda row: row[1]["step"] < step, _rows(self.path))]
+        os.ftruncate(self.handle, sum(kept))
         self.last = None
-        return rows - count
+        return rows - len(kept)
 
     def close(self) -> None:
         os.close(self.handle)
@@ -181,6 +176,11 @@ class Record:
     def check(self) -> None:
         if self.lost:
             raise RankriseError(self.lost)
+
+    def has_before(self, step: int) -> bool:
+        """Whether there is a row of an earlier step."""
+        firsts = (row for lines in (self.steps, self.ranks) for _, row in islice(_rows(lines.path), 1))
+        return any(row["step"] < step for row in firsts)
 
     def add_spectra(self, step: int | None, spectra: Mapping[str, Tensor]) -> None:
         """Write a file of full spectra; None for those of the initial weights."""

@@ -3,7 +3,6 @@
 import os
 import platform
 import struct
-import weakref
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,7 +14,6 @@ except ImportError:  # Windows: a second writer is not noticed
     fcntl = None  # type: ignore[assignment]
 
 LOCK = ".lock"
-_held: "weakref.WeakSet[Lock]" = weakref.WeakSet()
 
 
 class Lock:
@@ -26,7 +24,8 @@ class Lock:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._handle: int | None = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
-        _held.add(self)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self.release)
         try:
             if hasattr(fcntl, "F_OFD_SETLK"):  # Linux: also on network file systems
                 fcntl.fcntl(self._handle, fcntl.F_OFD_SETLK, _whole_file())
@@ -63,12 +62,3 @@ def is_held(folder: Path) -> bool | None:
 def _whole_file() -> bytes:
     """A `struct flock` for writing."""
     return struct.pack("hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-
-
-def _release_all() -> None:
-    for lock in list(_held):
-        lock.release()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_release_all)

@@ -2,7 +2,7 @@
 
 import logging
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -62,8 +62,7 @@ def begin(
         for path in (*spectra, *(folder / name for name in (STEPS, RANKS, INITIAL, RUN))):
             path.unlink(missing_ok=True)
     info = {
-        "model": about["model"],
-        "settings": about["settings"],
+        **{name: about[name] for name in ("model", "settings")},
         "layers": [unit.about for unit in units if unit.is_layer],
         "matrices": [unit.about for unit in units if not unit.is_layer],
         "id": secrets.token_hex(16),
@@ -74,8 +73,7 @@ def begin(
         "started": now(),
         "resumed": [],
         "finished": None,
-        "note": about["note"],
-        "extra": about["extra"],
+        **{name: about[name] for name in ("note", "extra")},
     }
     if has_run(folder):
         return _resume(folder, units, weights or {}, info)
@@ -99,15 +97,7 @@ def _resume(
 ) -> Beginning:
     """Continue the run in `folder`, from its own initial weights."""
     old = read_run(folder, "tracked")
-    names = ("name", "tracked_heads", "groups", "d_model", "d_head", "shape")
-    was, now_is = (
-        [
-            ("products", one["settings"]["products"]),
-            *([part.get(name) for name in names] for part in (*one["layers"], *one["matrices"])),
-        ]
-        for one in (old, info)
-    )
-    for before, after in zip_longest(was, now_is):
+    for before, after in zip_longest(_tracked(old), _tracked(info)):
         if before != after:
             raise RankriseError(
                 f"{folder} holds a run of another model: it has {before}, and this one {after}; pass another "
@@ -125,12 +115,8 @@ def _resume(
         for role, tensor in tensors.items():
             began = initial[name][role] = initial[name][role].to(tensor.device)
             same = same and began.dtype == tensor.dtype and torch.equal(began, tensor)
-    if (
-        old.get("finished")
-        and weights
-        and not same
-        and old.get("last_sha256") != checksum(named(units, weights))
-    ):
+    finished = bool(old.get("finished"))
+    if finished and not same and old.get("last_sha256") != checksum(named(units, weights)):
         raise RankriseError(
             f"{folder} holds a finished run with other initial weights: pass another folder, or "
             "overwrite=True to start over; it goes on if the model has its first or last weights."
@@ -139,4 +125,11 @@ def _resume(
     info["resumed"] = [*old.get("resumed", []), now()]
     info["note"] = info["note"] or old.get("note", "")
     info["extra"] = old.get("extra", {}) | info["extra"]
-    return Beginning(info, initial, resumed=True, finished=bool(old.get("finished")), same=same)
+    return Beginning(info, initial, resumed=True, finished=finished, same=same)
+
+
+def _tracked(info: dict[str, Any]) -> Iterator[object]:
+    """What a run of one model has the same whenever it is continued."""
+    yield "products", info["settings"]["products"]
+    for part in (*info["layers"], *info["matrices"]):
+        yield [part.get(name) for name in ("name", "tracked_heads", "groups", "d_model", "d_head", "shape")]

@@ -15,10 +15,8 @@ def huggingface_callback(folder: str | Path, **settings: Any) -> Any:
 
     Trainer(..., callbacks=[watch.huggingface_callback("runs/my-run")]).train()
     """
-    require("transformers", extra="transformers", purpose="A callback for the Hugging Face Trainer")
-    from transformers import TrainerCallback
-
-    return type("RankCallback", (_HuggingFace, TrainerCallback), {})(folder, settings)
+    library = require("transformers", extra="transformers", purpose="A callback for the Hugging Face Trainer")
+    return type("RankCallback", (_HuggingFace, library.TrainerCallback), {})(folder, settings)
 
 
 def lightning_callback(folder: str | Path, **settings: Any) -> Any:
@@ -26,10 +24,8 @@ def lightning_callback(folder: str | Path, **settings: Any) -> Any:
 
     Trainer(..., callbacks=[watch.lightning_callback("runs/my-run")]).fit(module, data)
     """
-    require("lightning", extra="lightning", purpose="A callback for the Lightning Trainer")
-    from lightning.pytorch import Callback
-
-    return type("RankCallback", (_Lightning, Callback), {})(folder, settings)
+    library = require("lightning", extra="lightning", purpose="A callback for the Lightning Trainer")
+    return type("RankCallback", (_Lightning, library.Callback), {})(folder, settings)
 
 
 class _Tracking:

@@ -52,20 +52,25 @@ class Change:
         inner = min(self.shape) if self.is_whole else len(self.weights) // 2 * self.after[0].shape[-1]
         return min(*self.shape, inner)
 
-    def factors(self) -> tuple[Tensor, Tensor]:
-        """`left` and `right` in float64, whose product `left @ right^T` [..., m, n] is the change.
+    def blocks(self, dtype: torch.dtype) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """Column blocks of `left` and `right`, whose product `left @ right^T` [..., m, n] is the change.
 
-        `kt qt^T - k0 q0^T = kt (qt - q0)^T + (kt - k0) q0^T`: the small differences are taken first, in
-        float64, where they are exact. For whole matrices, `left` is the difference and `right` the identity.
+        `kt qt^T - k0 q0^T = kt (qt - q0)^T + (kt - k0) q0^T`: the small differences are taken first. In
+        float64 they are exact. For whole matrices, `left` is the difference and `right` the identity.
         """
-        wide = [weight.double() for weight in self.weights]
+        wide = [weight.to(dtype) for weight in self.weights]
         if self.is_whole:
-            eye = torch.eye(self.shape[1], dtype=torch.float64, device=wide[0].device)
-            return wide[1] - wide[0], eye.expand(*wide[0].shape[:-2], -1, -1)
+            eye = torch.eye(self.shape[1], dtype=dtype, device=wide[0].device)
+            return (wide[1] - wide[0],), (eye.expand(*wide[0].shape[:-2], -1, -1),)
         if not self.before:
-            return wide[0], wide[1]
+            return (wide[0],), (wide[1],)
         k0, q0, kt, qt = wide
-        return torch.cat((kt, kt - k0), -1), torch.cat((qt - q0, q0), -1)
+        return (kt, kt - k0), (qt - q0, q0)
+
+    def factors(self) -> tuple[Tensor, Tensor]:
+        """`left` and `right` in float64, of all columns."""
+        left, right = (torch.cat(columns, -1) for columns in self.blocks(torch.float64))
+        return left, right
 
     def in_chunks(self, function: Callable[["Change"], Tensor], larger: int = 1) -> Tensor:
         """Apply `function` to a few heads [heads, d, r] at a time, on all cores, without gradients.

@@ -34,8 +34,8 @@ SMALL = 256
 DIGITS = 6
 
 Results = dict[str, Tensors]
-"""By name in a file of spectra: the numbers of a product or matrix by `Kind`, [heads] or [heads, k] on the CPU
-(without heads for a matrix), and all its singular "values" unless only the leading ones were computed."""
+"""By its name in files: the numbers of a product by `Kind`, [heads] or [heads, k] on the CPU, and all its
+singular "values" unless only the leading ones were computed; the same of a matrix, which has no heads."""
 
 
 @dataclass(frozen=True)

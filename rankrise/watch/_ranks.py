@@ -82,12 +82,7 @@ def _stable_ranks(part: Change) -> Tensor:
     precision = getattr(torch.backends.mkldnn, "matmul").fp32_precision  # noqa: B009 (not in torch's stubs)
     double = any(weight.dtype == torch.float64 for weight in part.weights)
     narrow = part.after[0].device.type == "cpu" and not double and precision in ("none", "ieee")
-    weights = [weight.to(torch.float32 if narrow else torch.float64) for weight in part.weights]
-    if part.before:
-        k0, q0, kt, qt = weights
-        ranks, sure = _quick_ranks((kt, kt - k0), (qt - q0, q0))
-    else:
-        ranks, sure = _quick_ranks(*((weight,) for weight in weights))
+    ranks, sure = _quick_ranks(*part.blocks(torch.float32 if narrow else torch.float64))
     if not sure.all():
         rest = Change(*(tuple(weight[~sure] for weight in side) for side in (part.before, part.after)))
         values = factor_values(*rest.factors())

@@ -105,7 +105,7 @@ def change_values_and_grams(
         weight.mT.to(torch.float64, memory_format=torch.contiguous_format, copy=True).mT
         for weight in (k0, q0, kt, qt)
     )
-    # As `Change.factors`, in place of copies that are no longer needed: fresh memory costs time.
+    # As `Change.blocks`, in place of copies that are no longer needed: fresh memory costs time.
     left, right = (kt, torch.sub(kt, k0, out=k0)), (torch.sub(qt, q0, out=qt), q0)
     if _product_is_smaller(left, right):
         return _values(left, right), None

@@ -19,13 +19,12 @@ class Stream(Protocol):
     def close(self) -> None: ...
 
 
-OnError = Callable[[str, BaseException, str], None]
-
-
 class Streams:
     """All streams of a run. `on_error` gets what one of them raised, which then gets no more numbers."""
 
-    def __init__(self, streams: Iterable[Stream], on_error: OnError) -> None:
+    def __init__(
+        self, streams: Iterable[Stream], on_error: Callable[[str, BaseException, str], None]
+    ) -> None:
         self._streams, self._on_error = list(streams), on_error
 
     def write(self, step: int, numbers: Mapping[str, float]) -> None:
@@ -71,20 +70,20 @@ class Trackio:
     """A stream to trackio; settings are those of `trackio.init`, such as project, name and resume."""
 
     library = "trackio"
+    _joined = False  # whether the run is another's, and goes on
 
     def __init__(self, **settings: Any) -> None:
         self._module = require(self.library, extra=self.library, purpose=f"Streaming to {self.library}")
         self._settings = settings
         self._run: Any = None
-        self._started = False
 
     def write(self, step: int, numbers: Mapping[str, float]) -> None:
         if self._run is None:
-            self._started, self._run = True, self._module.init(**self._settings)
+            self._run = self._module.init(**self._settings)
         self._run.log(dict(numbers), step=step)
 
     def close(self) -> None:
-        if self._started:
+        if self._run is not None and not self._joined:
             self._run.finish()
 
 
@@ -99,8 +98,8 @@ class WeightsAndBiases(Trackio):
 
     def write(self, step: int, numbers: Mapping[str, float]) -> None:
         if self._run is None:
-            self._started = self._module.run is None
-            self._run = self._module.init(**self._settings) if self._started else self._module.run
+            self._joined = self._module.run is not None
+            self._run = self._module.run if self._joined else self._module.init(**self._settings)
             self._run.define_metric("rankrise/*", step_metric="rankrise/step")
         named = {f"rankrise/{name}": number for name, number in numbers.items()}
         self._run.log({"rankrise/step": step, **named})

@@ -10,7 +10,6 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -22,20 +21,12 @@ from rankrise.foundations.errors import RankriseError, first_line
 from rankrise.foundations.provenance import now
 from rankrise.record.folder import RUN, Record, checksum, spectra_path
 from rankrise.record.lock import Lock
+from rankrise.watch import _measure as measuring
 from rankrise.watch._begin import begin, named
 from rankrise.watch._check import Batch
 from rankrise.watch._check import check as check_heads
 from rankrise.watch._families import PRODUCTS
 from rankrise.watch._heads import unwrap
-from rankrise.watch._measure import (
-    DIGITS,
-    UnitChange,
-    initial_spectra,
-    measure,
-    row_of,
-    spectra_of,
-    summary_of,
-)
 from rankrise.watch._schedule import Schedule
 from rankrise.watch._staging import Copy, Number, Staging, Troubles, Worker, log
 from rankrise.watch._streams import Stream, Streams
@@ -118,19 +109,20 @@ class RankTracker:
                 "products": [product for product in PRODUCTS if product in several(products)],
                 "top": top,
                 "keep": keep,
-                "digits": DIGITS,
+                "digits": measuring.DIGITS,
             },
             "device": self._staging.devices[self._units[0].name],
             "note": note,
             "extra": dict(extra or {}),
         }
         try:
-            with ExitStack() as on_failure:
-                self._lock = Lock(self.folder)
-                on_failure.callback(self._lock.release)
+            self._lock = Lock(self.folder)
+            try:
                 self._beginning = begin(self.folder, self._units, self._staging.initial, about, overwrite)
                 self._record = Record(self.folder)
-                on_failure.pop_all()
+            except BaseException:
+                self._lock.release()
+                raise
         except OSError as error:
             if strict:
                 raise
@@ -232,9 +224,8 @@ class RankTracker:
         self._worker.wait()
         begun, record = self._beginning, self._record
         try:
-            kept = record.steps.before(step)[0] + record.ranks.before(step)[0]
             if last is None and begun.resumed:
-                if not kept and (begun.finished or not begun.same):
+                if not record.has_before(step) and (begun.finished or not begun.same):
                     what = "this run, finished," if begun.finished else "a run with other initial weights"
                     raise RankriseError(
                         f"{self.folder} holds {what} and continuing at step {step} would replace all of it: "
@@ -270,7 +261,7 @@ class RankTracker:
 
     def _measure_initial(self) -> None:
         with self._staging.beside():
-            values = initial_spectra(self._units, self._beginning.initial)
+            values = measuring.initial_spectra(self._units, self._beginning.initial)
         self._record.add_spectra(None, values)
 
     def _measure(self, step: int, moment: float, full: bool, copy: Copy, last: bool = False) -> None:
@@ -283,16 +274,16 @@ class RankTracker:
             if known and spectra_path(self._record.folder, step).exists():
                 return
             changes = [
-                UnitChange(unit, self._beginning.initial[unit.name], weights[unit.name])
+                measuring.UnitChange(unit, self._beginning.initial[unit.name], weights[unit.name])
                 for unit in self._units
                 if unit.name in weights
             ]
-            results = measure(changes, self._top, full)
+            results = measuring.measure(changes, self._top, full)
         if full:
-            self._record.add_spectra(step, spectra_of(results))
+            self._record.add_spectra(step, measuring.spectra_of(results))
         if not known:
-            self._record.ranks.append(step, {"time": moment, **row_of(self._units, results)})
-            self._streams.write(step, summary_of(self._units, results))
+            self._record.ranks.append(step, {"time": moment, **measuring.row_of(self._units, results)})
+            self._streams.write(step, measuring.summary_of(self._units, results))
 
     # The end, and what goes wrong.
 

@@ -13,8 +13,8 @@ from torch import nn
 
 from rankrise import watch
 from rankrise.foundations.errors import RankriseError
+from rankrise.watch import _measure as measuring
 from rankrise.watch import _staging as staging
-from rankrise.watch import _tracker as tracker_module
 
 EVERY = watch.Schedule(often=1, seldom=2)
 
@@ -107,13 +107,13 @@ def test_a_layer_that_vanishes(tmp_path, caplog):
 def test_falling_behind(tmp_path, monkeypatch, caplog):
     """With the worker held up, measurements are left out; losses never."""
     model, go_on = tiny(), threading.Event()
-    real = tracker_module.measure
+    real = measuring.measure
 
     def slow(*arguments):
         go_on.wait()
         return real(*arguments)
 
-    monkeypatch.setattr(tracker_module, "measure", slow)
+    monkeypatch.setattr(measuring, "measure", slow)
     monkeypatch.setattr(staging, "COPIES", 4)
     with watch.RankTracker(model, tmp_path, schedule=watch.Schedule(1, 1)) as tracker:
         train(model, range(1, 8), after=tracker.step)
