@@ -58,7 +58,7 @@ class TrackedRun:
         self._spectra: dict[int | None, dict[str, Array]] = {}
         self._curves: dict[tuple[str, str], Array] = {}
 
-        # What the run's maker left. `rankrise train` leaves all of it.
+        # What the run's maker left: `rankrise train` all of it.
         self.extra: dict[str, Any] = info.get("extra") or {}
         self.recipe: dict[str, Any] = self.extra.get("recipe") or {}
         self.scale = float(self.recipe.get("initialisation_scale", 1.0))
@@ -69,7 +69,6 @@ class TrackedRun:
         """The model that a fine-tuning or an adapter began from."""
         self.since: str | None = self.extra.get("history", {}).get("since") or None
         """The checkpoint that a history's changes are measured against; None for the initialisation."""
-        self.total_steps: int | None = self.extra.get("total_steps")
         self.epoch_steps: int | None = self.extra.get("epoch_steps")
         self.clock = "epoch" if (self.epoch_steps or 1) > 1 else "step"
         """The unit of training time: "epoch", or "step" if an epoch is one step or unknown."""
@@ -122,11 +121,10 @@ class TrackedRun:
         """Which of `finite_steps` are above rounding noise, bool [k]: for every product, at least half of the
         heads are; without heads, at least half of the matrices."""
         if self.products:
-            most = sum(len(layer["tracked_heads"]) for layer in self.layers) / 2
             below = [self.below_noise(which)[self.finite].sum(axis=(1, 2)) for which in self.products]
         else:
-            most = len(self.matrices) / 2
             below = [numpy.sum([self.below_noise(which)[self.finite] for which in self.matrices], axis=0)]
+        most = (self._heads.sum() or len(self.matrices)) / 2
         return numpy.all([count <= most for count in below], axis=0)
 
     @property
@@ -191,12 +189,8 @@ class TrackedRun:
             raise RankriseError(f"{self.folder} has no {which!r}: pass one of {', '.join(known)}.")
         if (which, kind) not in self._curves:
             heads = which in self.products
-            rows = self._rank_rows if heads else [row["matrices"] for row in self._rank_rows]
-            values = [row[which].get(kind) for row in rows]
-            shape = [len(values)]
-            if heads:
-                heads_of = [len(layer["tracked_heads"]) for layer in self.layers]
-                shape += [len(self.layers), max(heads_of, default=0)]
+            values = [(row if heads else row["matrices"])[which].get(kind) for row in self._rank_rows]
+            shape = [len(values), *self._heads.shape] if heads else [len(values)]
             if kind == "energy_rank":
                 shape.append(len(ENERGY_SHARES))
             elif kind == "top":
@@ -290,7 +284,7 @@ class TrackedRun:
     @property
     def missing_ranks(self) -> list[str]:
         """At which measured steps a head or another matrix has no rank, as a sentence; empty if at none."""
-        matrices = [numpy.isfinite(self.stable_rank(matrix)) for matrix in self.matrices]
+        matrices = (numpy.isfinite(self.stable_rank(matrix)) for matrix in self.matrices)
         known = numpy.all([self._heads_known, *matrices], axis=0)
         if known.all():
             return []
@@ -301,12 +295,16 @@ class TrackedRun:
     # Reading.
 
     @cached_property
+    def _heads(self) -> NDArray[numpy.bool_]:
+        """Which heads each layer has, [layers, heads]."""
+        counts = numpy.array([len(layer["tracked_heads"]) for layer in self.layers], int)
+        return numpy.arange(max(counts, default=0)) < counts[:, None]
+
+    @cached_property
     def _heads_known(self) -> NDArray[numpy.bool_]:
         """At which measured steps every tracked head has a stable rank."""
-        counts = numpy.array([len(layer["tracked_heads"]) for layer in self.layers], int)
-        real = numpy.arange(max(counts, default=0)) < counts[:, None]
-        known = [numpy.isfinite(self.stable_rank(which)[:, real]).all(axis=1) for which in self.products]
-        return numpy.all([numpy.ones(len(self.measured)), *known], axis=0)
+        ranks = [self.stable_rank(which)[:, self._heads] for which in self.products]
+        return numpy.all([numpy.ones(len(self.measured)), *(numpy.isfinite(one).all(1) for one in ranks)], 0)
 
     @cached_property
     def _rank_rows(self) -> list[dict[str, Any]]:

@@ -28,8 +28,6 @@ from rankrise.watch._linear import linear as linear
 from rankrise.watch._ranks import effective_rank as effective_rank
 from rankrise.watch._ranks import energy_rank as energy_rank
 from rankrise.watch._ranks import stable_rank as stable_rank
-from rankrise.watch._schedule import Schedule as Schedule
-from rankrise.watch._schedule import Spaced as Spaced
 from rankrise.watch._spectra import leading_vectors as leading_vectors
 from rankrise.watch._spectra import singular_values as singular_values
 from rankrise.watch._stages import Curve as Curve
@@ -37,5 +35,7 @@ from rankrise.watch._stages import StagesFound as StagesFound
 from rankrise.watch._stages import find_stages as find_stages
 from rankrise.watch._streams import TensorBoard, Trackio, WeightsAndBiases
 from rankrise.watch._tracker import RankTracker as RankTracker
+from rankrise.watch._tracker import Schedule as Schedule
+from rankrise.watch._tracker import Spaced as Spaced
 
 tensorboard, trackio, wandb = TensorBoard, Trackio, WeightsAndBiases

@@ -11,7 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -114,8 +114,8 @@ class Worker:
 class Copy:
     """The weights by unit and role, once the `events` have happened."""
 
-    weights: dict[str, Tensors] = field(default_factory=dict)
-    events: list[torch.cuda.Event] = field(default_factory=list)
+    weights: dict[str, Tensors]
+    events: list[torch.cuda.Event]
 
 
 class Staging:
@@ -129,15 +129,15 @@ class Staging:
         for unit in units:  # one after another: only one sharded layer is whole at a time
             tensors = unit.read()
             device = self.devices[unit.name] = next(iter(tensors.values())).device
-            target = device if keep == "model" and device.type in ("cpu", "cuda") else "cpu"
+            target = device if keep == "model" and device.type in ("cpu", "cuda") else torch.device("cpu")
+            whole = torch.contiguous_format
             self.initial[unit.name] = {
-                role: torch.empty(one.shape, dtype=one.dtype, device=target).copy_(one)
-                for role, one in tensors.items()
+                role: one.to(target, copy=True, memory_format=whole) for role, one in tensors.items()
             }
         size = sum(one.nbytes for tensors in self.initial.values() for one in tensors.values())
         self._passes_device = size <= COPIES_BYTES  # else copied to the host at once
         # A stack, so that memory is taken for as many copies as are needed.
-        self._free = [Copy() for _ in range(max(1, min(COPIES, COPIES_BYTES // size)))]
+        self._free = [Copy({}, []) for _ in range(max(1, min(COPIES, COPIES_BYTES // size)))]
         on_gpus = {device for device in self.devices.values() if device.type == "cuda"}
         self._streams = {device: torch.cuda.Stream(device) for device in on_gpus}
         for device in on_gpus:

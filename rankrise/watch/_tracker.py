@@ -1,4 +1,4 @@
-"""RankTracker: the rank growth of every head of a live training run, in any loop.
+"""RankTracker: the rank growth of every head of a live training run, in any loop, on a `Schedule`.
 
 The training thread copies due weights and numbers (see `_staging`) and goes on. The worker's thread waits for
 them, measures, and writes the record.
@@ -9,8 +9,8 @@ import operator
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -27,10 +27,61 @@ from rankrise.watch._check import Batch
 from rankrise.watch._check import check as check_heads
 from rankrise.watch._families import PRODUCTS
 from rankrise.watch._heads import unwrap
-from rankrise.watch._schedule import Schedule
 from rankrise.watch._staging import Copy, Number, Staging, Troubles, Worker, log
 from rankrise.watch._streams import Stream, Streams
 from rankrise.watch._units import find_units, several
+
+
+@dataclass(frozen=True)
+class Spaced:
+    """Every step at first, then `per_doubling` of them while the step doubles: stages come on a logarithmic
+    clock.
+
+    >>> [step for step in range(100) if step in Spaced(4)]
+    [0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96]
+    """
+
+    per_doubling: int
+
+    def __contains__(self, step: int) -> bool:
+        doublings = (step // self.per_doubling).bit_length() - 1
+        return doublings < 1 or step % (1 << doublings) == 0
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """When to measure: `often` stable ranks and leading singular values, `seldom` all singular values too.
+
+    Each is a number n (every n-th step), a list of steps, or `Spaced(points per doubling of the step)`, the
+    default. Where a full spectrum is due, the ranks are due too.
+
+    >>> paper = Schedule(often=20, seldom=100)
+    >>> [step for step in range(120) if paper.due(step)], [step for step in range(120) if paper.full(step)]
+    ([0, 20, 40, 60, 80, 100], [0, 100])
+    """
+
+    often: int | Sequence[int] | Spaced = Spaced(16)
+    seldom: int | Sequence[int] | Spaced = Spaced(2)
+
+    def __post_init__(self) -> None:
+        for name in ("often", "seldom"):
+            asked = getattr(self, name)
+            if isinstance(asked, Sequence):
+                object.__setattr__(self, name, tuple(sorted(set(asked))))
+            elif (asked.per_doubling if isinstance(asked, Spaced) else asked) < 1:
+                raise RankriseError(f"{name} is {asked}: pass 1 or more, a list of steps, or Spaced(n).")
+
+    def due(self, step: int) -> bool:
+        """Whether anything is measured at this step."""
+        return self._holds(step, self.often) or self.full(step)
+
+    def full(self, step: int) -> bool:
+        """Whether the full spectra are measured at this step."""
+        return self._holds(step, self.seldom)
+
+    @staticmethod
+    def _holds(step: int, asked: int | Sequence[int] | Spaced) -> bool:
+        return step % asked == 0 if isinstance(asked, int) else step in asked
 
 
 class RankTracker:
@@ -54,16 +105,15 @@ class RankTracker:
     ...     watch.load(folder).stable_rank("KQ").shape  # steps, layers, heads
     (3, 1, 2)
 
-    Choose what is tracked: `products` of `layers` (numbers or name patterns) and `heads` (numbers), and other
-    weight `matrices` (name patterns, such as "*.mlp.*"). Choose when with `schedule`. `top` leading singular
-    values are recorded. The initial weights are kept, and changes measured, on the `model`'s device or the
-    "cpu". With a batch as `check`, a forward pass proves first that the heads are read as the model uses them
-    (see `watch.check`).
+    Tracked are `products` of `layers` (numbers or name patterns) and `heads` (numbers), and other weight
+    `matrices` (name patterns, such as "*.mlp.*"), with `top` leading singular values each. The initial
+    weights are kept, and changes measured, on the model's device or the "cpu" (`keep`). A batch as `check`
+    proves first that the heads are read as the model uses them (see `watch.check`).
 
     It never changes training. A failure is logged and training goes on; `strict` raises it instead. A folder
     that holds this run already is continued: rows from the first `step` on are replaced. One that holds
-    another run, or this one from its first step to its end, is refused; `overwrite` removes it. `note` and
-    `extra` go into run.json, numbers also to `streams`. docs/tracking.md has the rest.
+    another run, or would be replaced as a whole, is refused; `overwrite` removes it. docs/tracking.md says
+    more.
     """
 
     def __init__(
