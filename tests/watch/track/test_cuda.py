@@ -98,15 +98,12 @@ def test_graphs(tmp_path):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
     def once():
-        loss = loss_of_static(model, tokens)
+        logits = model(tokens).flatten(0, 1)
+        loss = torch.nn.functional.cross_entropy(logits, tokens.roll(1, 1).flatten())
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=False)
         return loss
-
-    def loss_of_static(model, tokens):
-        logits = model(tokens)
-        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens.roll(1, 1).flatten())
 
     tokens = torch.randint(0, 11, (4, 6), device="cuda")
     stream = torch.cuda.Stream()

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy
 import pytest
-import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from torch import nn
+from tiny_model import tiny, train
 
 from rankrise import watch
 from rankrise.watch._streams import Stream
@@ -19,21 +18,12 @@ LAYERS = ("layers.0.self_attn", "layers.1.self_attn")
 SERIES = {f"{product}/stable_rank/{layer}" for product in ("KQ", "VO") for layer in (*LAYERS, "mean")}
 
 
-def train(
+def tracked(
     folder: Path, *streams: Stream, first: int = 1, last: int = 6, strict: bool = True
 ) -> watch.TrackedRun:
-    torch.manual_seed(0)
-    layer = nn.TransformerEncoderLayer(d_model=8, nhead=2, dim_feedforward=8, dropout=0.0)
-    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-    optimizer, tokens = torch.optim.SGD(model.parameters(), lr=0.1), torch.randn(5, 3, 8)
-    schedule = watch.Schedule(often=2, seldom=4)
+    model, schedule = tiny(dropout=0.0), watch.Schedule(often=2, seldom=4)
     with watch.RankTracker(model, folder, schedule=schedule, streams=streams, strict=strict) as tracker:
-        for step in range(1, last + 1):
-            loss = (model(tokens) - tokens.roll(1, 0)).square().mean()
-            loss.backward()
-            optimizer.step()
-            if step >= first:
-                tracker.step(step, loss=loss)
+        train(model, range(1, last + 1), after=lambda step, loss: step >= first and tracker.step(step, loss))
     return watch.load(folder)
 
 
@@ -57,8 +47,8 @@ def events(folder: Path) -> dict[str, dict[int, float]]:
 
 
 def test_tensorboard_of_a_resumed_run_has_each_step_once(tmp_path: Path) -> None:
-    train(tmp_path / "run", watch.tensorboard(tmp_path / "tb"), last=5)
-    run = train(tmp_path / "run", watch.tensorboard(tmp_path / "tb"), first=3)
+    tracked(tmp_path / "run", watch.tensorboard(tmp_path / "tb"), last=5)
+    run = tracked(tmp_path / "run", watch.tensorboard(tmp_path / "tb"), first=3)
     found = EventAccumulator(str(tmp_path / "tb")).Reload()
     assert [event.step for event in found.Scalars("loss")] == [1, 2, 3, 4, 5, 6]
     check(events(tmp_path / "tb"), run)
@@ -70,31 +60,20 @@ class Run:
     def __init__(self, **settings: Any) -> None:
         self.settings = settings
         self.metrics: list[tuple[str, str]] = []
-        self.logged: list[tuple[int, dict[str, float]]] = []
+        self.series: dict[str, dict[int, float]] = {}
         self.finished = 0
 
     def define_metric(self, name: str, step_metric: str) -> None:
         self.metrics.append((name, step_metric))
 
     def log(self, numbers: dict[str, float], step: int | None = None) -> None:
-        if step is None:
-            step = int(numbers["rankrise/step"])
-            numbers = {
-                name.removeprefix("rankrise/"): number
-                for name, number in numbers.items()
-                if name != "rankrise/step"
-            }
-        self.logged.append((step, numbers))
+        plain = {name.removeprefix("rankrise/"): number for name, number in numbers.items()}
+        step = int(plain.pop("step")) if step is None else step
+        for name, number in plain.items():
+            self.series.setdefault(name, {})[step] = number
 
     def finish(self) -> None:
         self.finished += 1
-
-    def series(self) -> dict[str, dict[int, float]]:
-        found: dict[str, dict[int, float]] = {}
-        for step, numbers in self.logged:
-            for name, number in numbers.items():
-                found.setdefault(name, {})[step] = number
-        return found
 
 
 def library(runs: list[Run], active: Run | None = None) -> Any:
@@ -108,9 +87,9 @@ def library(runs: list[Run], active: Run | None = None) -> Any:
 def test_trackio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs: list[Run] = []
     monkeypatch.setitem(sys.modules, "trackio", library(runs))
-    run = train(tmp_path / "run", watch.trackio(project="ranks", name="first"))
+    run = tracked(tmp_path / "run", watch.trackio(project="ranks", name="first"))
     assert [each.settings for each in runs] == [{"project": "ranks", "name": "first"}]
-    check(runs[0].series(), run)
+    check(runs[0].series, run)
     assert runs[0].finished == 1
 
 
@@ -121,11 +100,11 @@ def test_wandb_starts_a_run_or_joins_the_one_that_goes_on(
     runs: list[Run] = []
     active = None if own else Run()
     monkeypatch.setitem(sys.modules, "wandb", library(runs, active))
-    record = train(tmp_path / "run", watch.wandb(project="ranks"))
+    record = tracked(tmp_path / "run", watch.wandb(project="ranks"))
     used = runs[0] if active is None else active
     assert len(runs) == own
     assert used.metrics == [("rankrise/*", "rankrise/step")]
-    check(used.series(), record)
+    check(used.series, record)
     assert used.finished == own
 
 
@@ -143,7 +122,7 @@ def test_a_stream_that_fails_is_left_out(
         def close(self) -> None:
             pytest.fail("it was left out")
 
-    run = train(tmp_path / "run", Broken(), watch.tensorboard(tmp_path / "tb"), strict=False)
+    run = tracked(tmp_path / "run", Broken(), watch.tensorboard(tmp_path / "tb"), strict=False)
     assert len(calls) == 1
     check(events(tmp_path / "tb"), run)
     (message,) = caplog.messages

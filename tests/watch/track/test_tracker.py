@@ -1,6 +1,7 @@
 """The numbers of a record against plain decompositions, and training that does not notice."""
 
 import json
+from types import SimpleNamespace
 
 import numpy
 import pytest
@@ -85,17 +86,10 @@ def test_the_end_is_measured(tmp_path):
         "nothing": watch.Schedule([2], [2]),
     }
     written = []
-
-    class Stream:
-        def write(self, step, numbers):
-            written.append(step)
-
-        def close(self):
-            pass
-
+    stream = SimpleNamespace(write=lambda step, _: written.append(step), close=lambda: None)
     for name, schedule in schedules.items():
         model = tiny()
-        with watch.RankTracker(model, tmp_path / name, schedule=schedule, streams=[Stream()]) as tracker:
+        with watch.RankTracker(model, tmp_path / name, schedule=schedule, streams=[stream]) as tracker:
             train(model, [1, 2, 3], after=lambda step, _, tracker=tracker: tracker.step(step))
         tracker.close()
         assert written.count(3) == 1
@@ -146,10 +140,13 @@ def test_loss_and_metrics_of_every_kind(tmp_path):
         tracker.step(2, accuracy=torch.tensor([0.125], dtype=torch.bfloat16))
         tracker.step(2, accuracy=torch.tensor([0.25], dtype=torch.bfloat16))
         tracker.step(3, loss=torch.tensor(float("inf")))
-    found = watch.load(tmp_path).steps()
-    assert found["step"].tolist() == [1, 2, 3]
-    numpy.testing.assert_array_equal(found["loss"], [2.5, numpy.nan, numpy.inf])
-    numpy.testing.assert_array_equal(found["accuracy"], [numpy.nan, 0.25, numpy.nan])
+        tracker.step(4, accuracy=0.5)
+    run = watch.load(tmp_path)
+    found = run.steps()
+    assert found["step"].tolist() == [1, 2, 3, 4]
+    numpy.testing.assert_array_equal(found["loss"], [2.5, numpy.nan, numpy.inf, numpy.nan])
+    numpy.testing.assert_array_equal(found["accuracy"], [numpy.nan, 0.25, numpy.nan, 0.5])
+    numpy.testing.assert_equal(run.losses, [(1, 2.5), (2, numpy.nan), (3, numpy.inf)])
     lines = [json.loads(line) for line in (tmp_path / "steps.jsonl").read_text().splitlines()]
     assert (lines[1]["loss"], lines[0]["epoch"]) == ("nan", 1)
 
@@ -263,15 +260,3 @@ def test_a_layout_is_proved_before_training_or_noted_as_a_guess(tmp_path, recwar
         guessed = watch.RankTracker(nn.Sequential(Unproved()), tmp_path / "guess")
     guessed.close()
     assert "not checked" in repr(watch.load(tmp_path / "guess"))
-
-
-def test_a_row_without_a_loss_is_no_loss_and_one_with_nan_is(tmp_path):
-    with watch.RankTracker(tiny(), tmp_path) as tracker:
-        tracker.step(1, loss=0.5)
-        tracker.step(2, accuracy=0.1)
-        tracker.step(3, loss=float("nan"))
-        tracker.step(4, accuracy=0.2)
-    steps, losses = zip(*watch.load(tmp_path).losses, strict=True)
-    assert steps == (1, 3)
-    assert losses[0] == 0.5
-    assert losses[1] != losses[1]
