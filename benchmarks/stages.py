@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from rankrise import predict, runs
-from rankrise.watch._steps import FINEST, LEAST, binned, find_steps
+from rankrise.watch._stages import FINEST, LEAST, binned, find_steps
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "watch" / "stages"))

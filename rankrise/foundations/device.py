@@ -36,19 +36,22 @@ def allowed_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def in_parallel(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """Map `function` over `items` on `torch.get_num_threads()` cores, without gradients and autocast.
+def in_parallel(
+    function: Callable[[Item], Result], items: Sequence[Item], device: str = "cpu"
+) -> list[Result]:
+    """Map `function` over `items`, without gradients and autocast: on `torch.get_num_threads()` cores, or one
+    after another on an accelerator.
 
     torch hands a batch of small matrices to LAPACK one after another and lets each call use all threads,
     which is slower than one call per thread.
     """
 
     def plainly(item: Item) -> Result:
-        with torch.no_grad(), without_autocast("cpu"):
+        with torch.no_grad(), without_autocast(device):
             return function(item)
 
     threads = torch.get_num_threads()
-    workers = min(threads, len(items))
+    workers = min(threads, len(items)) if device == "cpu" else 1
     if workers <= 1:
         return [plainly(item) for item in items]
     try:

@@ -343,7 +343,6 @@ def advice_below(folder: Path) -> str:
     return f"; pass one of the {len(found)} that are in it, such as {str(found[-1])!r}" if found else ""
 
 
-def by_numbers(name: str) -> list[tuple[int, int, str]]:
+def by_numbers(name: str) -> list[int | str]:
     """A sort key that puts step-9 before step-10."""
-    parts = re.findall(r"(\d+)|(\D+)", name)
-    return [(0, int(number), "") if number else (1, 0, text) for number, text in parts]
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]

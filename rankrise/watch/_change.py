@@ -9,7 +9,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from rankrise.foundations.device import in_parallel, without_autocast
+from rankrise.foundations.device import in_parallel
 from rankrise.foundations.errors import RankriseError
 
 Matrix = Tensor | ArrayLike
@@ -86,12 +86,7 @@ class Change:
         parts = zip(*(weight.split(min(most, math.ceil(heads / pieces))) for weight in flat), strict=True)
         split = len(self.before)
         chunks = [Change(part[:split], part[split:]) for part in parts]
-        if device == "cpu":
-            results = in_parallel(function, chunks)
-        else:
-            with torch.no_grad(), without_autocast(device):
-                results = [function(chunk) for chunk in chunks]
-        result = torch.cat(results)
+        result = torch.cat(in_parallel(function, chunks, device))
         return result.reshape((*batch, *result.shape[1:]))
 
 

@@ -13,7 +13,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from rankrise.foundations.device import in_parallel, without_autocast
+from rankrise.foundations.device import in_parallel
 from rankrise.record.run import ENERGY_SHARES, Kind
 from rankrise.watch._change import CHUNK_BYTES, Change, divided
 from rankrise.watch._families import PRODUCTS
@@ -91,21 +91,19 @@ def measure(
         read = [portion.read() for portion in batch]
         tensors = [torch.cat(parts) if len(batch) > 1 else parts[0] for parts in zip(*read, strict=True)]
         factors, variances = tensors[:4], tensors[4:]
-        with without_autocast(factors[0].device.type):
-            values, grams = change_values_and_grams(*factors)
-            if not variances:
-                return _numbers(values.cpu(), top)
-            grams = grams or tuple(factor.double().mT @ factor.double() for factor in factors)
-            k0, q0, kt, qt = (
-                Stored(gram, variance, factor.shape[-2])
-                for gram, variance, factor in zip(grams, variances, factors, strict=True)
-            )
-            return _numbers(values.cpu(), top, noise=product_noise((k0, q0), (kt, qt)))
+        values, grams = change_values_and_grams(*factors)
+        if not variances:
+            return _numbers(values.cpu(), top)
+        grams = grams or tuple(factor.double().mT @ factor.double() for factor in factors)
+        k0, q0, kt, qt = (
+            Stored(gram, variance, factor.shape[-2])
+            for gram, variance, factor in zip(grams, variances, factors, strict=True)
+        )
+        return _numbers(values.cpu(), top, noise=product_noise((k0, q0), (kt, qt)))
 
-    on_cpu = all(device.type == "cpu" for *_, device, _ in unfilled)
-    found = in_parallel(measured, batches) if on_cpu else map(measured, batches)
+    accelerator = next((device.type for *_, device, _ in unfilled if device.type != "cpu"), "cpu")
     parts: dict[str, list[Tensors]] = {}
-    for batch, numbers in zip(batches, found, strict=True):
+    for batch, numbers in zip(batches, in_parallel(measured, batches, accelerator), strict=True):
         start = 0
         for portion in batch:
             here = slice(start, start := start + len(portion.heads))

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rankrise.foundations.device import in_parallel, without_autocast
+from rankrise.foundations.device import in_parallel
 from rankrise.foundations.errors import RankriseError
 from rankrise.watch._change import Change, Factors, Matrix, as_change, divided, refuse_non_finite
 
@@ -121,7 +121,7 @@ def difference_values(before: Tensor, after: Tensor) -> Tensor:
     """Singular values [min(m, n)] of `after - before` [m, n], a few rows at a time."""
     if before.shape[0] < before.shape[1]:
         before, after = before.mT, after.mT
-    with torch.no_grad(), without_autocast(before.device.type):
+    with torch.no_grad():  # autocast leaves float64 alone
         gram = before.new_zeros((1, before.shape[1], before.shape[1]), dtype=torch.float64)
         for old, new in _row_parts(before, after):
             difference = new.double() - old.double()

@@ -78,9 +78,7 @@ class Troubles:
 class Worker:
     """A thread that does jobs in order and leaves the cores to training; `attempt` catches their errors."""
 
-    def __init__(
-        self, devices: Iterable[torch.device], attempt: Callable[[str, Callable[[], Any]], None]
-    ) -> None:
+    def __init__(self, devices: Iterable[torch.device], attempt: Callable[..., None]) -> None:
         # Beside an accelerator a quarter of the host's cores, at most four; one where training needs them.
         on_cpu = all(device.type == "cpu" for device in devices)
         self._cores = 1 if on_cpu else max(1, min(4, allowed_cores() // 4))

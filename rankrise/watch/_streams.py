@@ -22,9 +22,7 @@ class Stream(Protocol):
 class Streams:
     """All streams of a run. `on_error` gets what one of them raised, which then gets no more numbers."""
 
-    def __init__(
-        self, streams: Iterable[Stream], on_error: Callable[[str, BaseException, str], None]
-    ) -> None:
+    def __init__(self, streams: Iterable[Stream], on_error: Callable[..., None]) -> None:
         self._streams, self._on_error = list(streams), on_error
 
     def write(self, step: int, numbers: Mapping[str, float]) -> None:

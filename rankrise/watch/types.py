@@ -14,5 +14,5 @@ from rankrise.watch._linear import Projection as Projection
 from rankrise.watch._spectra import SingularVectors as SingularVectors
 from rankrise.watch._stages import Curve as Curve
 from rankrise.watch._stages import FoundStage as FoundStage
+from rankrise.watch._stages import FoundStep as FoundStep
 from rankrise.watch._stages import StagesFound as StagesFound
-from rankrise.watch._steps import FoundStep as FoundStep

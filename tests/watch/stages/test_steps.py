@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
 from smooth_curves import smooth_curve
 
-from rankrise.watch._steps import PIECES, draw_curves, find_steps
+from rankrise.watch._stages import PIECES, draw_curves, find_steps
 
 STEPS = np.arange(1, 1501)
 SMOOTH = 55

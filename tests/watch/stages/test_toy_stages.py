@@ -8,8 +8,7 @@ import torch
 from agreement import agreement, passages
 
 from rankrise import predict, watch
-from rankrise.watch._stages import Curve
-from rankrise.watch._steps import find_steps
+from rankrise.watch._stages import Curve, find_steps
 
 PAPER = Path(__file__).parents[3] / "results" / "toy-paper"
 
