@@ -5,7 +5,6 @@ factors: from subspace iteration on the CPU, and from fewer, larger products on 
 """
 
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -98,13 +97,12 @@ def _quick_ranks(left: Blocks, right: Blocks) -> tuple[Tensor, Tensor]:
     if energy.device.type != "cpu":
         largest = by_squaring(gram.left @ gram.right)
         return divided(energy, largest), left_size * right_size <= CANCELLATION_LIMIT * largest
-    leading = by_filter(gram.left, gram.right, TOLERANCE)
-    largest, error = leading.value[:, 0], leading.error[:, 0]
+    largest, error, right_vector, left_vector = by_filter(gram.left, gram.right, TOLERANCE)
     sure = (error <= TOLERANCE) & ((largest > 0) | (energy == 0))
     if gram.left.dtype == torch.float64:
         sure &= left_size * right_size <= CANCELLATION_LIMIT * largest
     else:
-        spread = leading.right.square().sum(-1) + divided(leading.left.square().sum(-1), largest)
+        spread = right_vector.square().sum(-1) + divided(left_vector.square().sum(-1), largest)
         sure &= FLOAT32_NOISE * (left_size + right_size) <= TOLERANCE * energy
         sure &= FLOAT32_NOISE * spread <= TOLERANCE
         sure &= ((gram.norms == 0) | (gram.norms > SMALLEST)).all(-1).all(0)
@@ -119,18 +117,10 @@ NOTHING = 1e-6  # a smallest Ritz value below this share of the largest: the vec
 POWER, POWER_ROUNDS = 64, 3  # powers are taken 64 at a time, which stays in float64's range
 
 
-class Leading(NamedTuple):
-    """Largest eigenvalues and their relative errors [heads, 1], right and left eigenvectors [heads, r]."""
-
-    value: Tensor
-    error: Tensor
-    right: Tensor
-    left: Tensor
-
-
-def by_filter(first: Tensor, second: Tensor, tolerance: float) -> Leading:
-    """Leading eigenvalue of `first @ second` [heads, r, r], by Chebyshev-filtered subspace iteration (Zhou et
-    al. 2006): a polynomial that stays small up to the smallest Ritz value is applied to a few vectors.
+def by_filter(first: Tensor, second: Tensor, tolerance: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Leading eigenvalues of `first @ second` [heads, r, r] and their relative errors [heads], right and left
+    eigenvectors [heads, r], by Chebyshev-filtered subspace iteration (Zhou et al. 2006): a polynomial that
+    stays small up to the smallest Ritz value is applied to a few vectors.
     """
     heads, inner = first.shape[0], first.shape[-1]
     generator = torch.Generator(first.device).manual_seed(0)
@@ -143,8 +133,8 @@ def by_filter(first: Tensor, second: Tensor, tolerance: float) -> Leading:
         turn, values = _ritz(rows @ images.mT, applied @ images.mT)
         rows, applied = turn @ rows, turn @ applied
         if done or (values[:, 0] <= NOTHING * values[:, -1]).all():
-            found = _assessed(first, second, rows[:, -1:], values[:, :1])
-            if (found.error <= tolerance).all():
+            found = _assessed(first, second, rows[:, -1:], values[:, 0])
+            if (found[1] <= tolerance).all():
                 break
         cut = torch.maximum(values[:, 0], LOWEST_CUT * values[:, -1])[:, None, None]
         factor = divided(torch.full_like(cut, 2.0), cut).to(rows.dtype)
@@ -172,8 +162,10 @@ def _ritz(overlap: Tensor, energy: Tensor) -> tuple[Tensor, Tensor]:
     return turn, torch.where(finite[:, 0], values.clamp_min(0), torch.nan)
 
 
-def _assessed(first: Tensor, second: Tensor, right: Tensor, lowest: Tensor) -> Leading:
-    """Value and error of a Ritz vector [heads, 1, r]; `lowest` [heads, 1] is the smallest Ritz value.
+def _assessed(
+    first: Tensor, second: Tensor, right: Tensor, lowest: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """What `by_filter` gives, of Ritz vectors [heads, 1, r]; `lowest` [heads] are the smallest Ritz values.
 
     The value is too small by at most residual^2 / gap, or a few residuals if no gap is seen.
     """
@@ -183,11 +175,11 @@ def _assessed(first: Tensor, second: Tensor, right: Tensor, lowest: Tensor) -> L
     value = divided((left * after).sum(-1, keepdim=True), norm)
     rest = after - value * right
     residual = divided(((rest @ second) * rest).sum(-1, keepdim=True), norm).clamp_min(0).double().sqrt()
-    value, residual, length = value.double()[:, 0], residual[:, 0], norm[:, 0].sqrt()
+    value, residual, length = value.double()[:, 0, 0], residual[:, 0, 0], norm[:, 0].sqrt()
     gap = (value - lowest).clamp_min(0)
     error = torch.where(gap > 10 * residual, divided(residual.square(), gap), 4 * residual)
     error = torch.where(value > 0, divided(error, value), residual)
-    return Leading(value, error, divided(right[:, 0], length), divided(left[:, 0], length))
+    return value, error, divided(right[:, 0], length), divided(left[:, 0], length)
 
 
 def by_squaring(matrix: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """Hugging Face's and Lightning's Trainer: the same training with the callback as without, and resuming."""
 
 import copy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -125,16 +126,6 @@ def check_final_ranks(run: Path, initial: nn.Module, final: nn.Module) -> None:
         numpy.testing.assert_allclose(record.stable_rank(product)[-1].ravel(), found, rtol=1e-4)
 
 
-def check_same_record(first: Path, second: Path) -> None:
-    one, other = watch.load(first), watch.load(second)
-    assert one.measured.tolist() == other.measured.tolist() == list(range(1, 13))
-    assert one.spectra_steps.tolist() == other.spectra_steps.tolist() == [4, 8, 12]
-    for product in ("KQ", "VO"):
-        numpy.testing.assert_array_equal(one.stable_rank(product), other.stable_rank(product))
-    numpy.testing.assert_array_equal(one.steps()["step"], other.steps()["step"])
-    numpy.testing.assert_array_equal(one.steps()["loss"], other.steps()["loss"])
-
-
 def saved_when(owner: type, name: str, run: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The last steps on disk, at every moment when a checkpoint is about to be written."""
     real, steps = getattr(owner, name), []
@@ -185,16 +176,6 @@ def test_huggingface_measures_the_end_of_training_and_not_the_best_checkpoint(tm
     check_final_ranks(tmp_path / "run", gpt2(), ending.model)
 
 
-@pytest.mark.slow
-def test_huggingface_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
-    huggingface(tmp_path / "whole", watch.huggingface_callback(tmp_path / "whole-run", schedule=EVERY))
-    callback = watch.huggingface_callback(tmp_path / "run", schedule=EVERY, strict=True)
-    with pytest.raises(Stop):
-        huggingface(tmp_path / "parts", callback, StopAt(7))
-    huggingface(tmp_path / "parts", callback, resume=True)
-    check_same_record(tmp_path / "whole-run", tmp_path / "run")
-
-
 def test_lightning_trains_the_same_and_records_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = fit(tmp_path / "plain")
     saved = saved_when(SingleDeviceStrategy, "save_checkpoint", tmp_path / "run", monkeypatch)
@@ -213,16 +194,27 @@ def test_lightning_trains_the_same_and_records_it(tmp_path: Path, monkeypatch: p
     assert numpy.isfinite(steps["validation_loss"]).tolist() == [step % 5 == 0 for step in range(1, 13)]
 
 
-@pytest.mark.slow
-def test_lightning_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
-    def callback(name: str) -> object:
-        return watch.lightning_callback(tmp_path / name, schedule=EVERY, strict=True)
-
-    fit(tmp_path / "whole", callback("whole-run"), dropout=0.0)
+@pytest.mark.parametrize(
+    ("training", "callback", "stop"),
+    [
+        (huggingface, watch.huggingface_callback, StopAt(7)),
+        (partial(fit, dropout=0.0), watch.lightning_callback, StopLightningAt(7)),
+    ],
+)
+def test_an_interrupted_training_goes_on_from_a_checkpoint(
+    training: Any, callback: Any, stop: Any, tmp_path: Path
+) -> None:
+    training(tmp_path / "whole", callback(tmp_path / "whole-run", schedule=EVERY))
+    tracking = callback(tmp_path / "run", schedule=EVERY, strict=True)
     with pytest.raises(Stop):
-        fit(tmp_path / "parts", callback("run"), StopLightningAt(7), dropout=0.0)
-    assert watch.load(tmp_path / "run").info["finished"] is None
-    assert watch.load(tmp_path / "run").measured.tolist() == list(range(1, 8))
-    fit(tmp_path / "parts", callback("run"), resume=True, dropout=0.0)
-    assert watch.load(tmp_path / "run").info["finished"] is not None
-    check_same_record(tmp_path / "whole-run", tmp_path / "run")
+        training(tmp_path / "parts", tracking, stop)
+    assert not watch.load(tmp_path / "run").finished
+    training(tmp_path / "parts", tracking, resume=True)
+    one, other = watch.load(tmp_path / "whole-run"), watch.load(tmp_path / "run")
+    assert one.finished == other.finished is True
+    assert one.measured.tolist() == other.measured.tolist() == list(range(1, 13))
+    assert one.spectra_steps.tolist() == other.spectra_steps.tolist() == [4, 8, 12]
+    for product in ("KQ", "VO"):
+        numpy.testing.assert_array_equal(one.stable_rank(product), other.stable_rank(product))
+    for name in ("step", "loss"):
+        numpy.testing.assert_array_equal(one.steps()[name], other.steps()[name])
