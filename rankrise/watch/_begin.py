@@ -62,7 +62,8 @@ def begin(
         for path in (*spectra, *(folder / name for name in (STEPS, RANKS, INITIAL, RUN))):
             path.unlink(missing_ok=True)
     info = {
-        **{name: about[name] for name in ("model", "settings")},
+        "model": about["model"],
+        "settings": about["settings"],
         "layers": [unit.about for unit in units if unit.is_layer],
         "matrices": [unit.about for unit in units if not unit.is_layer],
         "id": secrets.token_hex(16),
@@ -73,7 +74,8 @@ def begin(
         "started": now(),
         "resumed": [],
         "finished": None,
-        **{name: about[name] for name in ("note", "extra")},
+        "note": about["note"],
+        "extra": about["extra"],
     }
     if has_run(folder):
         return _resume(folder, units, weights or {}, info)

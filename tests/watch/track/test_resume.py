@@ -1,20 +1,22 @@
 """A run that is killed, resumed, rewound or confused with another one."""
 
 import os
+import random
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 import torch
-from tiny_model import tiny, train
+from tiny_model import loss_of, tiny, train
 
 from rankrise import watch
 from rankrise.foundations.errors import RankriseError
 from rankrise.record.folder import read_lines
 
 EVERY = watch.Schedule(often=1, seldom=2)
-SCRIPT = Path(__file__).with_name("training_run.py")
 
 
 def rows(folder, name):
@@ -39,7 +41,7 @@ def tracked(folder, steps, model=None, finished=True, **settings):
 @pytest.mark.slow
 def test_killed_many_times(tmp_path):
     """SIGKILL at random moments: at the end the record is that of a run that was never killed."""
-    command = [sys.executable, str(SCRIPT), str(tmp_path), "6"]
+    command = [sys.executable, __file__, str(tmp_path), "6"]
     done = subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "6\n"
@@ -151,7 +153,7 @@ def test_another_models_folder_is_refused(tmp_path, sizes, choice, message):
 def test_left_without_close(tmp_path):
     """The interpreter's end writes what is there, and leaves the run unfinished."""
     script = f"""
-import sys; sys.path.insert(0, {str(SCRIPT.parent)!r})
+import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})
 from tiny_model import tiny, train
 from rankrise import watch
 model = tiny()
@@ -188,3 +190,61 @@ def test_initial_weights_are_verified(tmp_path):
         with pytest.raises(RankriseError, match=r"initial\.safetensors"):
             watch.RankTracker(tiny(), tmp_path)
         path.unlink(missing_ok=True)
+
+
+# ----------------------------------------------------------------------------------------------------------
+# As a script: training with checkpoints of its own, killed many times and once in peace.
+
+STEPS, SAVE = 83, 10  # the last step is not due
+
+
+def main(folder, killed_at=None, wait=0.0):
+    """Train to the end, from the last checkpoint if there is one; or be killed, `wait` seconds after so many
+    steps and before five more."""
+    model = tiny()
+    torch.manual_seed(5)  # dropout
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    checkpoint, done = folder / "checkpoint.pt", 0
+    with watch.RankTracker(model, folder / "run", schedule=watch.Schedule(often=2, seldom=4)) as tracker:
+        if checkpoint.exists():
+            state = torch.load(checkpoint, weights_only=True)
+            model.load_state_dict(state["model"])
+            optimizer.load_state_dict(state["optimizer"])
+            torch.set_rng_state(state["random"])
+            done = state["step"]
+        for step in range(done + 1, STEPS + 1):
+            if step - done == killed_at:
+                threading.Timer(wait, os.kill, (os.getpid(), signal.SIGKILL)).start()
+            if killed_at is not None and step - done == killed_at + 5:
+                signal.pause()
+            loss = loss_of(model, step)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            tracker.step(step, loss=loss)
+            if step % SAVE == 0:
+                tracker.flush()
+                state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
+                torch.save(state | {"random": torch.get_rng_state()}, f"{checkpoint}.new")
+                os.replace(f"{checkpoint}.new", checkpoint)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    torch.optim.Adam(tiny().parameters())  # imported once, before the forks
+    whole, broken = Path(sys.argv[1]) / "whole", Path(sys.argv[1]) / "broken"
+    whole.mkdir()
+    broken.mkdir()
+    generator, killed = random.Random(0), 0
+    for _ in range(int(sys.argv[2])):
+        doom = generator.randint(1, 15), generator.random() * 0.05
+        process = os.fork()  # a fresh process, without the time to import torch
+        if process == 0:
+            main(broken, *doom)
+            os._exit(0)
+        killed += os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == -signal.SIGKILL
+        run = watch.load(broken / "run")  # readable at any moment, and in order
+        assert (run.measured[1:] > run.measured[:-1]).all()
+    main(broken)
+    main(whole)
+    print(killed)

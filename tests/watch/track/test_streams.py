@@ -57,11 +57,15 @@ def test_tensorboard_of_a_resumed_run_has_each_step_once(tmp_path: Path) -> None
 class Run:
     """Keeps what is logged to it."""
 
-    def __init__(self, **settings: Any) -> None:
-        self.settings = settings
+    def __init__(self) -> None:
+        self.settings: list[dict[str, Any]] = []
         self.metrics: list[tuple[str, str]] = []
         self.series: dict[str, dict[int, float]] = {}
         self.finished = 0
+
+    def start(self, **settings: Any) -> "Run":
+        self.settings.append(settings)
+        return self
 
     def define_metric(self, name: str, step_metric: str) -> None:
         self.metrics.append((name, step_metric))
@@ -76,36 +80,18 @@ class Run:
         self.finished += 1
 
 
-def library(runs: list[Run], active: Run | None = None) -> Any:
-    def init(**settings: Any) -> Run:
-        runs.append(Run(**settings))
-        return runs[-1]
-
-    return SimpleNamespace(init=init, run=active)
-
-
-def test_trackio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs: list[Run] = []
-    monkeypatch.setitem(sys.modules, "trackio", library(runs))
-    run = tracked(tmp_path / "run", watch.trackio(project="ranks", name="first"))
-    assert [each.settings for each in runs] == [{"project": "ranks", "name": "first"}]
-    check(runs[0].series, run)
-    assert runs[0].finished == 1
-
-
-@pytest.mark.parametrize("own", [True, False])
-def test_wandb_starts_a_run_or_joins_the_one_that_goes_on(
-    own: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("library", "joined"), [("trackio", False), ("wandb", False), ("wandb", True)])
+def test_a_run_is_started_or_the_one_that_goes_on_is_joined(
+    library: str, joined: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runs: list[Run] = []
-    active = None if own else Run()
-    monkeypatch.setitem(sys.modules, "wandb", library(runs, active))
-    record = tracked(tmp_path / "run", watch.wandb(project="ranks"))
-    used = runs[0] if active is None else active
-    assert len(runs) == own
-    assert used.metrics == [("rankrise/*", "rankrise/step")]
+    used = Run()
+    module = SimpleNamespace(init=used.start, run=used if joined else None)
+    monkeypatch.setitem(sys.modules, library, module)
+    record = tracked(tmp_path / "run", getattr(watch, library)(project="ranks", name="first"))
+    assert used.settings == [{"project": "ranks", "name": "first"}] * (not joined)
+    assert used.metrics == [("rankrise/*", "rankrise/step")] * (library == "wandb")
     check(used.series, record)
-    assert used.finished == own
+    assert used.finished == (not joined)
 
 
 @pytest.mark.parametrize("error", [ConnectionError("no network"), SystemExit("no network")])
