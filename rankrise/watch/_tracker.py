@@ -9,6 +9,7 @@ import operator
 import os
 import time
 import warnings
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -81,6 +82,9 @@ class Schedule:
 
     @staticmethod
     def _holds(step: int, asked: int | Sequence[int] | Spaced) -> bool:
+        if isinstance(asked, Sequence):
+            place = bisect_left(asked, step)
+            return asked[place : place + 1] == (step,)
         return step % asked == 0 if isinstance(asked, int) else step in asked
 
 
