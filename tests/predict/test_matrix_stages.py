@@ -15,11 +15,6 @@ def gradients(loss, products):
     return torch.autograd.grad(loss(*products), products)
 
 
-def gradients(loss, products):
-    products = [product.detach().requires_grad_() for product in products]
-    return torch.autograd.grad(loss(*products), products)
-
-
 def slow_rest(loss, factors, step=0.06, steps=1700):
     """Where plain gradient descent on the active factors ends: no Hessian, no exponential, no Newton."""
     for _ in range(steps):
