@@ -14,7 +14,7 @@ from rankrise.foundations.errors import RankriseError
 from rankrise.record.folder import tensor_name
 from rankrise.watch._families import PRODUCTS
 from rankrise.watch._heads import heads as heads_of
-from rankrise.watch._heads import recognised, unwrap
+from rankrise.watch._heads import recognise, unwrap
 from rankrise.watch._linear import is_linear, linear, plain_name, shapes_alone
 
 Tensors = dict[str, Tensor]
@@ -135,7 +135,8 @@ def _layers(
         if name not in wanted:
             continue
         with shapes_alone():
-            attention = recognised(module)
+            attention = recognise(module)
+        assert attention is not None
         count = attention.query.blocks
         chosen = tuple(range(count)) if heads is None else tuple(sorted(set(heads)))
         if not set(chosen) <= set(range(count)) or not chosen:
@@ -160,7 +161,8 @@ def _layers(
 
 def _read_layer(module: nn.Module, rows: Mapping[str, tuple[int, ...]]) -> Tensors:
     """Those rows of each role: views where they follow one another."""
-    attention, tensors = recognised(module), Tensors()
+    attention, tensors = recognise(module), Tensors()
+    assert attention is not None, "its family was removed while it is tracked"
     for role, chosen in rows.items():
         whole = getattr(attention, role).weight
         if role == "output":
