@@ -22,15 +22,16 @@ PICTURE = ROOT / "docs" / "images" / "verdicts"
 
 CIFAR10 = "CIFAR-10,\ntorch's\nstart"
 CIFAR10_NORMAL = "CIFAR-10,\ntransformers'\nstart"
-CIFAR100 = "CIFAR-100,\ntransformers'\nstart"
+CIFAR100 = "CIFAR-100,\ntorch's\nstart"
+CIFAR100_NORMAL = "CIFAR-100,\ntransformers'\nstart"
 SUBSET = "ImageNet\nsubset,\ntorch's start"
 SUBSET_NORMAL = "ImageNet subset,\ntransformers'\nstart"
 GPT2 = "GPT-2,\nWikipedia"
 SETTINGS = {
-    CIFAR10: ["vit-cifar10-linear"],
+    CIFAR10: ["vit-cifar10-linear", "vit-cifar10-linear-seed1", "vit-cifar10-linear-seed2"],
     CIFAR10_NORMAL: ["vit-cifar10", "vit-cifar10-seed1", "vit-cifar10-seed2"],
-    "CIFAR-100,\ntorch's start,\n120 epochs": ["vit-cifar100-linear-120"],
-    CIFAR100: ["vit-cifar100"],
+    CIFAR100: ["vit-cifar100-linear"],
+    CIFAR100_NORMAL: ["vit-cifar100"],
     SUBSET: ["vit-tiny-imagenet-linear"],
     SUBSET_NORMAL: ["vit-tiny-imagenet"],
     GPT2: ["gpt2-wikipedia", "gpt2-wikipedia-seed1"],
@@ -49,10 +50,12 @@ ROWS = {
 }
 EXTRA = [
     ("functional rank", CIFAR10, ["vit-cifar10-choices/base"]),
+    ("functional rank", CIFAR100, ["vit-cifar100-linear-120"]),
     ("initialisation scale", CIFAR10_NORMAL, ["vit-cifar10-scale"]),
     ("imagenet", SUBSET, [*SETTINGS[SUBSET], *SETTINGS[CIFAR10]]),
     ("imagenet", SUBSET_NORMAL, [*SETTINGS[SUBSET_NORMAL], *SETTINGS[CIFAR10_NORMAL]]),
-    ("data sets", CIFAR100, [*SETTINGS[CIFAR100], *SETTINGS[CIFAR10_NORMAL]]),
+    ("data sets", CIFAR100, [*SETTINGS[CIFAR100], *SETTINGS[CIFAR10]]),
+    ("data sets", CIFAR100_NORMAL, [*SETTINGS[CIFAR100_NORMAL], *SETTINGS[CIFAR10_NORMAL]]),
 ]
 """Claims that need other runs than a column's: a shorter one, several scales, or two data sets."""
 
