@@ -15,10 +15,12 @@ from rankrise.use import _ranks
 from rankrise.use._cut import Cut
 from rankrise.use._peft import save_adapter
 from rankrise.use._ranks import Spectrum, highest, kept_share
-from rankrise.use._weights import Matrix, Pair
+from rankrise.use._weights import Pair
+from rankrise.watch._matrix import Matrix
 
 Scores = Mapping[str, float]  # by name, one of which is "loss"
 Evaluate = Callable[[Any], float | Scores]  # gives the loss of a model, or several scores
+Held = tuple[float, Mapping[str, float]]  # the share of a change that is held, and of what is left out
 
 
 @dataclass(frozen=True)
@@ -33,13 +35,12 @@ class Measured:
 
 @dataclass(frozen=True, eq=False)
 class Rest:
-    """The tensors that changed and were not cut: biases, norms, embeddings, a new head."""
+    """The tensors that changed and were not cut: biases, norms, tied embeddings, a new head."""
 
     changed: tuple[str, ...]  # their names, in the model's order
     kept: bool = True  # whether they are part of the adapter
     tensors: dict[str, Tensor] = field(default_factory=dict)  # those that are kept
-    modules: tuple[str, ...] = ()  # kept whole
-    loose: tuple[str, ...] = ()  # parameters beside cut matrices, which PEFT cannot hold and `save` refuses
+    modules: tuple[str, ...] = ()  # kept whole; other tensors are kept by themselves, as PEFT keeps biases
 
     @property
     def parameters(self) -> int:
@@ -56,23 +57,32 @@ class Adapter:
     rest: Rest  # what else changed
     base: str  # the base model's folder or name on the Hub, or empty
     dtype: torch.dtype  # of the factors when saved: the tuned weights' own
-    measure_held: "Callable[[Adapter], float]"
+    measure_change: "Callable[[Adapter], Held]"
     task: str | None  # PEFT's task type, if known
     module_names: tuple[str, ...]  # of the whole model, against which PEFT matches names
     moments: dict[str, Any] | None  # how those were measured that weight the squares; None for plain squares
     measured: Measured | None = None
 
     @cached_property
+    def _change(self) -> Held:
+        return self.measure_change(self)
+
+    @property
     def held(self) -> float:
         """The share of the square of the whole change, of all parameters, that the saved adapter gives back.
 
-        A shrunk adapter holds a share of the larger adapter's change. Reads both models again.
+        A shrunk adapter holds a share of the larger adapter's change. Reads both models again, once.
         """
-        return self.measure_held(self)
+        return self._change[0]
+
+    @property
+    def left_out(self) -> dict[str, float]:
+        """The share of the whole change in each tensor that the adapter leaves out, largest first."""
+        return dict(sorted(self._change[1].items(), key=lambda item: -item[1]))
 
     @property
     def factors(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """(B, A) of every matrix of rank above 0: `B @ A` is its cut change, [out, in]."""
+        """(B, A) of every matrix of rank above 0: `B @ A` is its cut change, of the matrix's shape."""
         return {name: self.cuts[name].factors(rank) for name, rank in self.ranks.items() if rank}
 
     @cached_property
@@ -106,11 +116,12 @@ class Adapter:
         for matrix in self.matrices:
             name, cut, spectrum = matrix.name, self.cuts[matrix.name], self.spectra[matrix.name]
             kept, rank = kept_share({name: spectrum}, self.ranks), self.ranks[name]
-            row = {"name": name, "shape": (matrix.out, matrix.into), "rank": rank, "kept": kept}
+            row = {"name": name, "shape": matrix.shape, "rank": rank, "kept": kept}
             rows.append({**row, "square": spectrum.total, "noise": cut.noise})
         return {
             "base": self.base,
             "held": self.held,
+            "left_out": self.left_out,
             "parameters": self.parameters,
             "kept": self.kept,
             "moments": self.moments,
@@ -170,7 +181,9 @@ class Bench:
         weights: dict[str, Tensor] = {}
         for matrix, cut, rank in zip(matrices, cuts, ranks, strict=True):
             if matrix.stored not in weights:  # parts of a matrix share it
-                weights[matrix.stored] = self._tensors[matrix.stored].detach().float().clone()
+                weights[matrix.stored] = (
+                    self._tensors[matrix.stored].detach().float().clone(memory_format=torch.contiguous_format)
+                )
             weight = weights[matrix.stored]
             left, right = (factor.to(weight.device) for factor in cut.factors(rank))
             before = self.both.base.read(matrix.stored).to(weight)

@@ -1,13 +1,16 @@
 """The change of one matrix as directions, the most useful first: a weighted SVD of its leading part."""
 
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import repeat
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.use._moments import Roots
+from rankrise.use._moments import ExpertRoots, Roots
 from rankrise.use._ranks import Spectrum
 from rankrise.watch._rounding import as_stored, spacing
 
@@ -25,27 +28,31 @@ class Cut:
 
     For every k it minimises `|L^T (change - cut) R|`, where `L L^T = G` and `R R^T = C` (Eckart and Young).
     If C is the second moment of the inputs and G that of the loss gradients at the outputs, half the square
-    is what the cut adds to the loss, to second order.
+    is what the cut adds to the loss, to second order. The experts in one parameter are cut side by side: the
+    k-th direction of the parameter is that of each of them.
     """
 
-    left: Tensor  # B, [out, k]
-    right: Tensor  # A, [k, in]
+    left: Tensor  # B, [out, k] or [experts, out, k]
+    right: Tensor  # A, [k, in] or [experts, k, in]
     values: Tensor  # the weighted singular values above the noise, largest first: float64 [k], on the CPU
     total: float  # the square of the whole weighted change, less that of the noise
     noise: float  # the largest singular value that rounding alone would give
 
     @property
     def spectrum(self) -> Spectrum:
-        cost = self.left.shape[0] + self.right.shape[1]
+        cost = math.prod(self.left.shape[:-2]) * (self.left.shape[-2] + self.right.shape[-1])
         return Spectrum(tuple(self.values.square().tolist()), self.total, cost)
 
     def factors(self, rank: int) -> tuple[Tensor, Tensor]:
         """B [out, rank] and A [rank, in]; their product is the change cut to that rank."""
-        return self.left[:, :rank], self.right[:rank]
+        return self.left[..., :rank], self.right[..., :rank, :]
 
 
-def cut_change(before: Tensor, after: Tensor, count: int, roots: Roots | None = None) -> Cut:
+def cut_change(before: Tensor, after: Tensor, count: int, roots: Roots | ExpertRoots | None = None) -> Cut:
     """Find up to `count` directions of `after - before`, [out, in], that rounding cannot have made."""
+    if before.ndim == 3:
+        return _side_by_side(lambda old, new, of: cut_change(old, new, count, of), before, after, roots)
+    assert not isinstance(roots, list)
     largest, noise_square = rounding(before, after, roots)
     weighted = after.float() - before.float()
     if roots is not None:
@@ -57,8 +64,11 @@ def cut_change(before: Tensor, after: Tensor, count: int, roots: Roots | None = 
     return _unweighted(directions, square - noise_square, roots, floor)
 
 
-def cut_product(left: Tensor, right: Tensor, roots: Roots | None = None) -> Cut:
+def cut_product(left: Tensor, right: Tensor, roots: Roots | ExpertRoots | None = None) -> Cut:
     """Find all directions of `left @ right`, [out, k] and [k, in], without forming the product."""
+    if left.ndim == 3:
+        return _side_by_side(cut_product, left, right, roots)
+    assert not isinstance(roots, list)
     left, right = left.double(), right.mT.double()
     if roots is not None:
         right, left = roots[0].apply(right), roots[1].apply(left)
@@ -67,6 +77,23 @@ def cut_product(left: Tensor, right: Tensor, roots: Roots | None = None) -> Cut:
     left = left_basis @ (u * values).to(left)
     directions = values, left, right_basis @ vh.mT.to(left)
     return _unweighted(directions, float(values.square().sum()), roots, 1e-12 * float(values[:1].sum()))
+
+
+def _side_by_side(cut: Callable[..., Cut], left: Tensor, right: Tensor, roots: Any) -> Cut:
+    """The cuts of all experts as one."""
+    cuts = list(map(cut, left, right, roots or repeat(None)))
+    most = max(len(one.values) for one in cuts)
+
+    def stacked(tensors: Iterable[Tensor]) -> Tensor:
+        return torch.stack([nn.functional.pad(one, (0, most - one.shape[-1])) for one in tensors])
+
+    return Cut(
+        stacked(one.left for one in cuts),
+        stacked(one.right.mT for one in cuts).mT,
+        stacked(one.values for one in cuts).square().sum(0).sqrt(),
+        sum(one.total for one in cuts),
+        max(one.noise for one in cuts),
+    )
 
 
 def rounding(before: Tensor, after: Tensor, roots: Roots | None) -> tuple[float, float]:

@@ -7,11 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from rankrise.recipes.use_settings import Budget
-from rankrise.use._adapter import Adapter, Bench, Evaluate, Rest, fitted
+from rankrise.use._adapter import Adapter, Bench, Evaluate, Held, Rest, fitted
 from rankrise.use._cut import Cut, cut_change
 from rankrise.use._moments import Moments
 from rankrise.use._ranks import directions_to_find
-from rankrise.use._weights import Matrix, Pair, Source, is_causal, load_model, pair
+from rankrise.use._weights import Pair, Source, is_causal, load_model, pair
+from rankrise.watch._matrix import Matrix
 
 
 def extract(
@@ -36,8 +37,8 @@ def extract(
     `moments` of the tuned model, the directions are those that matter for the loss, and every matrix gets the
     rank that pays. Without, a plain SVD at one rank for all, unless `uniform=False`.
 
-    What else changed (biases, norms, embeddings, a new head, modules that `only` does not accept) is in
-    `.rest`, and `rest="leave"` leaves it out.
+    Linear layers, convolutions, embeddings and experts are cut. What else changed (biases, norms, tied
+    embeddings, a new head, what `only` does not accept) is in `.rest`, and `rest="leave"` leaves it out.
 
     >>> from copy import deepcopy
     >>> base = nn.Sequential(nn.Linear(6, 4, bias=False))
@@ -54,7 +55,7 @@ def extract(
     model, bench = both.tuned.model, None
     if evaluate is not None:
         bench = Bench(both, model if isinstance(tuned, nn.Module) else load_model(tuned), evaluate)
-    one = sum(matrix.out + matrix.into for matrix in both.matrices)
+    one = sum((matrix.experts or 1) * (matrix.out + matrix.into) for matrix in both.matrices)
 
     def cut(matrix: Matrix) -> Cut:
         (before, after), roots = both.read(matrix), None
@@ -73,7 +74,7 @@ def extract(
         rest=_rest(both, rest == "keep"),
         base=both.base.origin,
         dtype=both.tuned.read(both.matrices[0].stored).dtype,
-        measure_held=lambda adapter: _held(adapter, both),
+        measure_change=lambda adapter: _held(adapter, both),
         task="CAUSAL_LM" if is_causal(model) else None,
         module_names=tuple(name for name, _ in model.named_modules()),
         moments=moments and moments.to_dict(),
@@ -86,7 +87,7 @@ def _rest(both: Pair, kept: bool) -> Rest:
     if not kept:
         return Rest(tuple(changed), False)
     model, firsts = both.tuned.model, both.tuned.first_names
-    all_names, cut = [name for name, _ in model.named_modules()], {matrix.name for matrix in both.matrices}
+    all_names, cut = [name for name, _ in model.named_modules()], {matrix.stored for matrix in both.matrices}
     tensors, whole, loose = dict[str, Tensor](), list[str](), list[str]()
     owners = {name: name.rpartition(".")[0] for name in firsts}  # under each name of a tied tensor
     for name, module in sorted(owners.items(), key=lambda item: item[1]):  # outer modules first
@@ -95,35 +96,38 @@ def _rest(both: Pair, kept: bool) -> Rest:
             continue
         holds_cuts = any(other.startswith(f"{module}.") for other in cut)
         ambiguous = any(other != module and other.endswith(module) for other in all_names)  # to PEFT
-        if module in cut:
-            tensors[name] = changed[first].clone()
-        elif not module or holds_cuts or ambiguous:
+        if not module or holds_cuts or ambiguous:
             loose.append(first)
         elif module not in whole:
             whole.append(module)
             for leaf in model.get_submodule(module).state_dict():
                 tensors[f"{module}.{leaf}"] = both.tuned.read(firsts[f"{module}.{leaf}"]).clone()
     tensors |= {name: changed[name].clone() for name in loose}
-    return Rest(tuple(changed), True, tensors, tuple(whole), tuple(loose))
+    return Rest(tuple(changed), True, tensors, tuple(whole))
 
 
-def _held(adapter: Adapter, both: Pair) -> float:
+def _held(adapter: Adapter, both: Pair) -> Held:
     """Merge the saved adapter into the base as PEFT does, and compare with the tuned model."""
     whole = lost = 0.0
+    left_out: dict[str, float] = {}
     for matrix in adapter.matrices:
         before, after = both.read(matrix)
         factors = adapter.cuts[matrix.name].factors(adapter.ranks[matrix.name])
         left, right = (factor.to(adapter.dtype).to(after.device).float() for factor in factors)
         old, new = before.float(), after.float()
         whole += _square(new - old)
-        lost += _square(new - torch.addmm(old, left, right).to(before.dtype))
+        lost += _square(new - (old + left @ right).to(before.dtype))
     trained = {name for name, _ in both.tuned.model.named_parameters()}
     for name, base, tuned in both.changed():
         if base is not None and name in trained:  # a new tensor has no change, and a buffer is not trained
             square = _square(tuned.float() - base.to(tuned.device).float())
             whole += square
-            lost += 0.0 if adapter.rest.kept else square
-    return 1 - lost / whole if whole else 1.0
+            if not adapter.rest.kept:
+                left_out[name] = square
+    if not whole:
+        return 1.0, {}
+    shares = {name: square / whole for name, square in left_out.items()}
+    return 1 - lost / whole - sum(shares.values()), shares
 
 
 def _square(tensor: Tensor) -> float:

@@ -3,19 +3,21 @@
 import json
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.record.folder import read_tensors, write_tensors
-from rankrise.use._weights import Matrix, fingerprint, is_causal, linear_layers
+from rankrise.use._weights import fingerprint, is_causal
 from rankrise.watch._heads import unwrap
+from rankrise.watch._matrix import Matrix, matrices
 
 FORMAT = "rankrise-moments/3"
 BLOCK = 4096  # a longer side has its moment in blocks up to this long
@@ -27,7 +29,7 @@ IGNORED = -100  # the label that transformers leaves out of the loss
 class Moment:
     """`E[x x^T]` of the vectors x on one side of a matrix, as diagonal blocks [b, b]."""
 
-    blocks: tuple[Tensor, ...]
+    blocks: tuple[Tensor, ...]  # or a single diagonal [n], of one-hot vectors
 
     def part(self, start: int, stop: int) -> "Moment":
         """The moment of the coordinates from `start` to `stop`."""
@@ -41,9 +43,13 @@ class Moment:
     def root(self, device: Any = None) -> "Root":
         """The lower triangular L for which `L L^T` is the damped moment."""
         blocks = [block.to(device or block.device).double() for block in self.blocks]
-        mean = sum(float(block.diagonal().sum()) for block in blocks) / sum(map(len, blocks))
+        diagonals = (block if block.ndim == 1 else block.diagonal() for block in blocks)
+        mean = sum(float(diagonal.sum()) for diagonal in diagonals) / sum(map(len, blocks))
         added, roots = DAMPING * mean or 1e-24, []
         for block in blocks:
+            if block.ndim == 1:
+                roots.append((block + added).sqrt().float())
+                continue
             damped = (block + block.mT) / 2 + added * torch.eye(len(block)).to(block)
             roots.append(torch.linalg.cholesky(damped).float())
         return Root(tuple(roots))
@@ -51,16 +57,20 @@ class Moment:
 
 @dataclass(frozen=True, eq=False)
 class Root:
-    """A block diagonal L in float32, of lower triangular blocks [b, b]."""
+    """A block diagonal L in float32, of lower triangular blocks [b, b] or a single diagonal [n]."""
 
     blocks: tuple[Tensor, ...]
 
     def apply(self, matrix: Tensor) -> Tensor:
         """`L^T @ matrix`."""
+        if self.blocks[0].ndim == 1:
+            return self.blocks[0][:, None].to(matrix) * matrix
         return torch.cat([block.mT @ rows for block, rows in self._parts(matrix)])
 
     def undo(self, matrix: Tensor) -> Tensor:
         """`L^-T @ matrix`."""
+        if self.blocks[0].ndim == 1:
+            return matrix / self.blocks[0][:, None].to(matrix)
         solve = torch.linalg.solve_triangular
         return torch.cat([solve(block.mT, rows, upper=True) for block, rows in self._parts(matrix)])
 
@@ -76,6 +86,8 @@ class Root:
     @property
     def norm(self) -> float:
         """The largest singular value, by power iteration."""
+        if self.blocks[0].ndim == 1:
+            return float(self.blocks[0].max())
         squares = []
         for block in map(Tensor.double, self.blocks):
             vector = block.mT @ torch.ones(len(block), 1).to(block)
@@ -86,14 +98,16 @@ class Root:
 
 
 Roots = tuple[Root, Root]  # of a matrix's C and G
+ExpertRoots = list[Roots]  # of all matrices in a parameter
 
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """Second moments by module name.
+    """Second moments by module name, or by the name of a parameter and the number of an expert in it.
 
     C is the moment of a layer's inputs, averaged over the tokens that the loss reaches. G is that of the loss
-    gradients at its outputs, summed over the tokens of an example and averaged over examples.
+    gradients at its outputs, summed over the tokens of an example and averaged over examples. A convolution's
+    tokens are the places of its kernel, and an expert's those that were sent to it.
     """
 
     inputs: dict[str, Moment]
@@ -109,7 +123,8 @@ class Moments:
     def warn_if_few(self) -> None:
         """Warn if more than half of the layers saw fewer tokens than they have inputs."""
         # The moment of n vectors has rank n at most; beyond it, only the damping weighs a change.
-        widths = {name: max(map(len, moment.blocks)) for name, moment in self.inputs.items()}
+        blocks = {name: moment.blocks for name, moment in self.inputs.items()}
+        widths = {name: max(map(len, some)) for name, some in blocks.items() if some[0].ndim == 2}
         short = [name for name, width in widths.items() if self.tokens[name] < width]
         if 2 * len(short) > len(widths):
             warnings.warn(
@@ -118,12 +133,18 @@ class Moments:
                 stacklevel=3,
             )
 
-    def roots(self, matrix: Matrix, device: Any = None) -> Roots:
-        """The roots of a matrix's C and G."""
-        if matrix.name not in self.inputs:
+    def roots(self, matrix: Matrix, device: Any = None) -> Roots | ExpertRoots:
+        """The roots of a matrix's C and G; of each expert's if it holds experts."""
+        if matrix.parts[0] not in self.inputs:
             raise RankriseError(f"There are no moments of {matrix.name}: leave it out with `only`.")
-        outputs = self.outputs[matrix.name].part(matrix.first, matrix.first + matrix.out)
-        return self.inputs[matrix.name].root(device), outputs.root(device)
+
+        def of(name: str) -> Roots:
+            sides = self.inputs[name], self.outputs[name].part(matrix.first, matrix.first + matrix.out)
+            if sum(map(len, sides[0].blocks)) != matrix.into:  # PEFT takes Llama 4's inputs for its outputs
+                sides = self.outputs[name], self.inputs[name]
+            return sides[0].root(device), sides[1].root(device)
+
+        return [of(name) for name in matrix.parts] if matrix.experts else of(matrix.name)
 
     def save(self, path: str | Path) -> Path:
         """Write one safetensors file."""
@@ -165,19 +186,19 @@ def moments(
     about: Mapping[str, Any] | None = None,
     progress: Callable[[int], None] = lambda examples: None,
 ) -> Moments:
-    """Measure second moments of every linear layer's inputs, and of the loss gradients at its outputs.
+    """Measure second moments of the inputs of every matrix, and of the loss gradients at its outputs.
 
     `loss(model, batch)` is the mean loss of a batch, such as `use.sampled`. Moments stay on the model's
     device and take 4 bytes per entry: 40 GB for Llama 2 7B, or 10 GB with `block=1024`. What you pass as
     `about` is kept in their file.
     """
     network = unwrap(model)
-    layers = {matrix.name: _Layer(block) for matrix in linear_layers(network) if only(matrix.name)}
+    layers = [_Layer(matrix, block) for matrix in matrices(network) if only(matrix.name)]
     examples = 0
     with _listening(network, layers), torch.enable_grad():
         for batch in batches:
             count = _count(batch)
-            for layer in layers.values():
+            for layer in layers:
                 layer.examples = count
             value = loss(model, batch)
             if not torch.isfinite(value):
@@ -186,15 +207,16 @@ def moments(
                 value.backward()
             examples += count
             progress(examples)
-    reached = {name: layer for name, layer in layers.items() if layer.tokens}
-    if not reached:
-        raise RankriseError("No loss of a batch depends on a linear layer: pass batches, and a loss of them.")
+    reached = [layer.sums for layer in layers if any(one.tokens for one in layer.sums.values())]
+    sums = {name: one for some in reached for name, one in some.items()}
+    if not sums:
+        raise RankriseError("No loss of a batch depends on a matrix: pass batches, and a loss of them.")
     found = Moments(
-        inputs={name: _mean(layer.inputs, layer.tokens) for name, layer in reached.items()},
-        outputs={name: _mean(layer.outputs, examples) for name, layer in reached.items()},
+        inputs={name: _mean(one.inputs, max(one.tokens, 1)) for name, one in sums.items()},
+        outputs={name: _mean(one.outputs, examples) for name, one in sums.items()},
         examples=examples,
         about={"model": fingerprint(network), "block": block, **(about or {})},
-        tokens={name: layer.tokens for name, layer in reached.items()},
+        tokens={name: one.tokens for name, one in sums.items()},
     )
     found.warn_if_few()
     return found
@@ -259,47 +281,121 @@ def _mean(blocks: list[Tensor], count: int) -> Moment:
     return Moment(tuple(total.div_(count) for total in blocks))  # in its own memory
 
 
-class _Layer:
-    """The sums of one layer, and the hook that adds to them."""
+@dataclass(eq=False)
+class _Sums:
+    """The sums of one matrix [out, in]."""
 
-    def __init__(self, block: int) -> None:
-        self.block, self.inputs, self.outputs = block, list[Tensor](), list[Tensor]()
-        self.tokens, self.examples = 0, 0  # so far, and in the current batch
+    inputs: list[Tensor] = field(default_factory=list)
+    outputs: list[Tensor] = field(default_factory=list)
+    tokens: int = 0
+
+
+class _Layer:
+    """The sums of a module, or of all experts in a parameter, and how they are added to."""
+
+    def __init__(self, matrix: Matrix, block: int) -> None:
+        self.matrix, self.block = matrix, block
+        self.sums, self.examples = dict[str, _Sums](), 0  # by name of the part; examples in the batch
 
     def forward(
         self, layer: nn.Module, given: tuple[Any, ...], named: dict[str, Any], output: Tensor
     ) -> Tensor:
         """Have the backward pass add the tokens that it reaches."""
         inputs = (given[0] if given else next(iter(named.values()))).detach()
-        first = not output.requires_grad
-        if first:
-            output = output.detach().requires_grad_()
 
         def backward(gradient: Tensor) -> None:
-            rows = gradient.flatten(0, -2).float()
-            reached = rows.abs().amax(1) != 0  # leaves out padding, and keeps nan
-            rows = rows[reached]
-            add_products(self.outputs, rows, self.block, float(self.examples) ** 2)
-            add_products(self.inputs, inputs.flatten(0, -2)[reached].float(), self.block)
-            self.tokens += len(rows)
+            if self.matrix.kernel:
+                gradient = gradient.movedim(1, -1)
+            rows = inputs.flatten() if self.matrix.embedding else self._patches(layer, inputs)
+            self.add(self.matrix.name, rows, gradient.flatten(0, -2))
 
-        output.register_hook(backward)
-        return output.clone() if first else output
+        return _followed(output, backward)
+
+    def _patches(self, layer: Any, inputs: Tensor) -> Tensor:
+        """The inputs as rows; of a convolution, what lies under its kernel at each place."""
+        if not self.matrix.kernel:
+            return inputs.flatten(0, -2)
+        inputs = nn.functional.pad(inputs, layer._reversed_padding_repeated_twice)
+        for place, (size, step) in enumerate(zip(layer.kernel_size, layer.stride, strict=True), 2):
+            inputs = inputs.unfold(place, size, step)
+        places = len(layer.kernel_size)
+        return inputs.movedim(1, 1 + places).flatten(1 + places).flatten(0, -2)
+
+    def product(self, inputs: Tensor, expert: int | None, output: Tensor, ends: Tensor | None) -> Tensor:
+        """Follow a product with one expert, or with all: each with its own rows, or one after the other."""
+
+        def backward(gradient: Tensor) -> None:
+            parts, rows, gradients = self.matrix.parts, inputs.detach(), gradient
+            for name in parts:  # those that no token reaches have moments of 0
+                self.add(name, rows.flatten(0, -2)[:0], gradient.flatten(0, -2)[:0])
+            if expert is not None:
+                parts, rows, gradients = parts[expert : expert + 1], rows[None], gradient[None]
+            elif ends is not None:
+                sizes, last = ends.diff(prepend=ends.new_zeros(1)).tolist(), int(ends[-1])
+                rows, gradients = rows[:last].split(sizes), gradient[:last].split(sizes)
+            for part in zip(parts, rows, gradients, strict=True):
+                self.add(*part)
+
+        return _followed(output, backward)
+
+    def add(self, name: str, inputs: Tensor, gradients: Tensor) -> None:
+        sums, rows = self.sums.setdefault(name, _Sums()), gradients.float()
+        reached = rows.abs().amax(1) != 0  # leaves out padding, and keeps nan
+        rows, inputs = rows[reached], inputs[reached]
+        add_products(sums.outputs, rows, self.block, float(self.examples) ** 2)
+        if self.matrix.embedding:
+            counts = inputs.bincount(minlength=self.matrix.into).float()
+            sums.inputs = [counts + sums.inputs[0] if sums.inputs else counts]
+        else:
+            add_products(sums.inputs, inputs.float(), self.block)
+        sums.tokens += len(rows)
+
+
+def _followed(output: Tensor, backward: Callable[[Tensor], None]) -> Tensor:
+    """An output that calls `backward` with the gradient of the loss."""
+    first = not output.requires_grad
+    if first:
+        output = output.detach().requires_grad_()
+    output.register_hook(backward)
+    return output.clone() if first else output
+
+
+class _Products(TorchFunctionMode):
+    """Sees the products with experts in a parameter, which are those of no module."""
+
+    def __init__(self, layers: Mapping[int, _Layer]) -> None:
+        super().__init__()
+        self.layers = layers  # by id of the parameter
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output, weight = function(*args, **(kwargs or {})), args[1] if len(args) > 1 else None
+        if not isinstance(output, Tensor) or not isinstance(weight, Tensor):
+            return output
+        whole = weight if weight._base is None else weight._base
+        layer, expert = self.layers.get(id(whole)), None
+        if layer is None:
+            return output
+        if weight.ndim == 2:
+            expert = (weight.storage_offset() - whole.storage_offset()) // weight.numel()
+        return layer.product(args[0], expert, output, (kwargs or {}).get("offs"))
 
 
 @contextmanager
-def _listening(model: nn.Module, layers: Mapping[str, _Layer]) -> Iterator[None]:
+def _listening(model: nn.Module, layers: Sequence[_Layer]) -> Iterator[None]:
     """Follow every forward and backward pass; no weight gets a gradient meanwhile."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     training = model.training
+    experts = {id(model.get_parameter(one.matrix.name)): one for one in layers if one.matrix.experts}
     handles = [
-        model.get_submodule(name).register_forward_hook(layer.forward, with_kwargs=True)
-        for name, layer in layers.items()
+        model.get_submodule(layer.matrix.name).register_forward_hook(layer.forward, with_kwargs=True)
+        for layer in layers
+        if not layer.matrix.experts
     ]
     model.eval()
     model.requires_grad_(False)
     try:
-        yield
+        with _Products(experts) if experts else nullcontext():
+            yield
     finally:
         for handle in handles:
             handle.remove()

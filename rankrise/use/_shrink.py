@@ -10,12 +10,13 @@ from torch import Tensor, nn
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.recipes.use_settings import Budget
-from rankrise.use._adapter import Adapter, Bench, Evaluate, Rest, fitted
+from rankrise.use._adapter import Adapter, Bench, Evaluate, Held, Rest, fitted
 from rankrise.use._cut import Cut, cut_product
 from rankrise.use._moments import Moments
-from rankrise.use._weights import Matrix, linear_layers, on_gpu, open_source, pair
+from rankrise.use._weights import on_gpu, open_source, pair
 from rankrise.watch._heads import unwrap
-from rankrise.watch._lora import PREFIX, StoredAdapter, read_adapter
+from rankrise.watch._lora import StoredAdapter, read_adapter
+from rankrise.watch._matrix import Matrix
 
 
 def shrink(
@@ -39,17 +40,13 @@ def shrink(
     budget = Budget(rank, parameters, keep, gain)
     if evaluate is not None and base is None:
         raise RankriseError("A loss is measured in a model: pass base, the model that the adapter is for.")
-    stored = read_adapter(adapter)
-    transposed, bench = bool(stored.config.get("fan_in_fan_out")), None
-    matrices = tuple(
-        Matrix(name, len(left), right.shape[1], transposed) for name, (left, right) in stored.factors.items()
-    )
+    stored, bench = read_adapter(adapter), None
     module_names = tuple(stored.factors)
     if base is not None:
         base, tuned = unwrap(base), merged(adapter, base)
-        matrices = tuple(matrix for matrix in linear_layers(base) if matrix.name in stored.factors)
-        module_names = tuple(name for name, _ in base.named_modules())
+        stored, module_names = stored.on(base), tuple(name for name, _ in base.named_modules())
         bench = evaluate and Bench(pair(base, tuned), tuned, evaluate)
+    matrices = tuple(stored.matrices.values())
 
     def cut(matrix: Matrix) -> Cut:
         left, right = map(on_gpu, stored.factors[matrix.name])
@@ -65,7 +62,7 @@ def shrink(
         rest=_rest(stored),
         base=str(stored.config.get("base_model_name_or_path") or ""),
         dtype=stored.dtype,
-        measure_held=lambda smaller: _held(smaller, stored),
+        measure_change=lambda smaller: _held(smaller, stored),
         task=stored.config.get("task_type"),
         module_names=module_names,
         moments=moments and moments.to_dict(),
@@ -90,28 +87,22 @@ def merged(adapter: str | Path, base: nn.Module) -> nn.Module:
 
 
 def _rest(stored: StoredAdapter) -> Rest:
-    """The adapter's biases and whole modules."""
+    """The adapter's whole modules, and biases and other tensors by themselves."""
     endings = tuple(stored.config.get("modules_to_save") or ())
-    tensors, whole = dict[str, Tensor](), set[str]()
-    for key, tensor in stored.others.items():
-        name = key.removeprefix(PREFIX).replace(".base_layer.", ".")
-        owners = [name[: dot.start()] for dot in re.finditer(r"\.", name)]
-        kept = [owner for owner in owners if endings and owner.endswith(endings)]
-        if not kept and not name.endswith(".bias"):
-            raise RankriseError(f"{stored.folder} is not a plain LoRA adapter (it holds {key}): merge it.")
-        whole.update(kept[:1])
-        tensors[name] = tensor
-    return Rest(tuple(tensors), True, tensors, tuple(whole))
+    owners = [name[: dot.start()] for name in stored.others for dot in re.finditer(r"\.", name)]
+    whole = dict.fromkeys(owner for owner in owners if endings and owner.endswith(endings))
+    outermost = [one for one in whole if not one.startswith(tuple(f"{other}." for other in whole))]
+    return Rest(tuple(stored.others), True, stored.others, tuple(outermost))
 
 
-def _held(smaller: Adapter, stored: StoredAdapter) -> float:
+def _held(smaller: Adapter, stored: StoredAdapter) -> Held:
     """Compare with the larger adapter's change, from the factors of both alone."""
     whole = lost = 0.0
     for name, (left, right) in stored.factors.items():
         b, a = (one.to(smaller.dtype).to(left) for one in smaller.cuts[name].factors(smaller.ranks[name]))
         whole += _square(left, right)
-        lost += _square(torch.cat([left, -b], 1), torch.cat([right, a]))
-    return 1 - lost / whole if whole else 1.0
+        lost += _square(torch.cat([left, -b], -1), torch.cat([right, a], -2))
+    return (1 - lost / whole if whole else 1.0), {}
 
 
 def _square(left: Tensor, right: Tensor) -> float:

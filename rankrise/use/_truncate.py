@@ -21,8 +21,9 @@ from rankrise.use._head_products import HeadProducts, has_head_products
 from rankrise.use._moments import Moments
 from rankrise.use._peft import lora_config
 from rankrise.use._ranks import cost_of_one, highest, kept_share, least, one_rank, parameters_of, ranks_within
-from rankrise.use._weights import Matrix, Source, fingerprint, is_causal, load_model, pair
+from rankrise.use._weights import Source, fingerprint, is_causal, load_model, pair
 from rankrise.watch._heads import heads
+from rankrise.watch._matrix import Matrix
 from rankrise.watch._roles import KEY, OUTPUT, QUERY, VALUE
 
 MATRICES: tuple[Group, ...] = ("all", "attention", "mlp", "q", "k", "v", "o")  # all of those in layers
@@ -108,7 +109,7 @@ def truncate(
     def cut(matrix: Matrix, method: str) -> Cut:
         before, after = both.read(matrix)
         roots = moments.roots(matrix, after.device) if moments and method == "weighted" else None
-        return cut_change(before, after, min(after.shape), roots)
+        return cut_change(before, after, min(matrix.out, matrix.into), roots)
 
     def measure(group: Group, method: str) -> GainCurve:
         parts, names = matrices.get(group, []), group.split("+")

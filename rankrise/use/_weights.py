@@ -1,8 +1,8 @@
 """Two checkpoints of one model side by side, read one tensor at a time, and the matrices that can be cut."""
 
 import hashlib
+import math
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,29 +18,10 @@ from rankrise.record.folder import CONFIG
 from rankrise.watch._change import refuse_quantised
 from rankrise.watch._checkpoint import offline, open_weights
 from rankrise.watch._heads import unwrap
-from rankrise.watch._linear import is_conv1d
 from rankrise.watch._lora import ADAPTER_CONFIG
+from rankrise.watch._matrix import Matrix, matrices
 
 Source = nn.Module | str | Path  # a model, a checkpoint folder, or a name on the Hugging Face Hub
-
-
-@dataclass(frozen=True)
-class Matrix:
-    """A matrix to cut, [out, in]: the weight of a linear layer, or some of its outputs."""
-
-    name: str  # of the module
-    out: int
-    into: int
-    transposed: bool  # stored as [in, out], like GPT-2's Conv1D
-    first: int = 0  # the first output, above 0 for keys and values in one matrix with the queries
-
-    @property
-    def stored(self) -> str:
-        return f"{self.name}.weight"
-
-    def view(self, weight: Tensor) -> Tensor:
-        """The matrix inside the stored weight."""
-        return (weight.mT if self.transposed else weight)[self.first : self.first + self.out]
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,13 +85,13 @@ def pair(base: Source, tuned: Source, only: Callable[[str], bool] = lambda name:
 
     def is_new_head(matrix: Matrix) -> bool:
         """Whether a layer outside the repeated ones is missing or has other outputs in the base."""
-        found = before.shape(matrix.stored) or (0, 0)
-        out, into = found[::-1] if matrix.transposed else found
+        found = before.shape(matrix.stored) or (0, matrix.into)
+        out, *into = found[::-1] if matrix.transposed and found[0] else found
         repeated = re.search(r"(^|\.)\d+\.", matrix.name)
-        return not repeated and out != matrix.out and into in (0, matrix.into)
+        return not repeated and out != matrix.out and math.prod(into) == matrix.into
 
-    linear = linear_layers(after.model)
-    new, stored = {one.name for one in linear if is_new_head(one)}, {one.stored for one in linear}
+    every = matrices(after.model)
+    new, stored = {one.name for one in every if is_new_head(one)}, {one.stored for one in every}
     names, state = dict.fromkeys(after.first_names.values()), after.model.state_dict()
     for name in names:
         found, wanted = before.shape(name), tuple(state[name].shape)
@@ -120,11 +101,11 @@ def pair(base: Source, tuned: Source, only: Callable[[str], bool] = lambda name:
                 f"{name} is {list(wanted)} in the tuned model and {list(found or ())} in the base: the two "
                 "have different architectures or vocabularies."
             )
-    matrices = tuple(one for one in linear if one.name not in new and only(one.name))
-    if not matrices:
-        raise RankriseError("The models have no linear layer in common that `only` accepts.")
-    cut = {matrix.stored for matrix in matrices}
-    return Pair(before, after, matrices, tuple(name for name in names if name not in cut))
+    chosen = tuple(one for one in every if one.name not in new and only(one.name))
+    if not chosen:
+        raise RankriseError("The models have no matrix in common that `only` accepts.")
+    cut = {matrix.stored for matrix in chosen}
+    return Pair(before, after, chosen, tuple(name for name in names if name not in cut))
 
 
 def open_source(source: Source, like: str = "") -> Weights:
@@ -163,18 +144,6 @@ def on_gpu(tensor: Tensor) -> Tensor:
     return tensor.cuda() if torch.cuda.is_available() and tensor.device.type == "cpu" else tensor
 
 
-def linear_layers(model: nn.Module) -> list[Matrix]:
-    """The linear layers whose weight is not tied to another module's."""
-    own = (set(module.parameters(recurse=False)) for module in model.modules())
-    owners, found = Counter(id(parameter) for some in own for parameter in some), []
-    for name, module in model.named_modules():
-        transposed = is_conv1d(module)
-        if (transposed or type(module) is nn.Linear) and owners[id(module.weight)] == 1:
-            out, into = module.weight.shape[::-1] if transposed else module.weight.shape
-            found.append(Matrix(name, int(out), int(into), transposed))
-    return found
-
-
 def is_causal(model: Any) -> bool:
     """Whether a model predicts each next token."""
     return type(unwrap(model)).__name__.endswith(("ForCausalLM", "LMHeadModel"))
@@ -183,8 +152,9 @@ def is_causal(model: Any) -> bool:
 def fingerprint(model: Source) -> str:
     """A hash of 64 evenly spaced entries of each linear layer: the same on any device and dtype."""
     weights = open_source(model)
-    digest = hashlib.sha256()
-    for matrix in linear_layers(weights.model):
+    digest, every = hashlib.sha256(), matrices(weights.model)
+    linear = [one for one in every if not (one.kernel or one.experts or one.embedding)]
+    for matrix in linear or every:
         weight = weights.load(matrix.stored)
         if weight is not None:  # a base may lack a head
             entries = weight.detach().flatten()[:: max(1, weight.numel() // 64)].float().cpu()

@@ -13,6 +13,7 @@ from rankrise.foundations.files import read_json
 from rankrise.record.folder import CONFIG, read_tensors
 from rankrise.watch._change import refuse_quantised
 from rankrise.watch._linear import is_conv1d
+from rankrise.watch._matrix import Matrix
 
 ADAPTER_CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
@@ -21,7 +22,7 @@ _MOVES_THE_BASE = ("pissa", "olora", "corda", "loftq", "lora")
 # Settings that make a change other than the product of two factors
 _NOT_A_PRODUCT = (
     *("use_dora", "use_qalora", "use_bdlora", "layer_replication"),
-    *("alora_invocation_tokens", "lora_bias", "target_parameters"),
+    *("alora_invocation_tokens", "lora_bias", "trainable_token_indices"),
 )
 
 
@@ -31,10 +32,10 @@ class StoredAdapter:
 
     folder: Path
     config: dict[str, Any]
-    factors: dict[str, tuple[Tensor, Tensor]]  # (B, A) by module; the change is B @ A, the scale is in B
+    matrices: dict[str, Matrix]  # by name
+    factors: dict[str, tuple[Tensor, Tensor]]  # (B, A) by the same; the change is B @ A, the scale is in B
     others: dict[str, Tensor]  # by name, weights that the adapter replaces
     dtype: torch.dtype  # of the stored factors
-    transposed: frozenset[str] = frozenset()  # modules of the base that keep their weight as (in, out)
 
     def on(self, model: nn.Module) -> "StoredAdapter":
         """Match the adapter's names to those of its base, which may lack or have a head around the model."""
@@ -42,34 +43,47 @@ class StoredAdapter:
         prefix = f"{getattr(model, 'base_model_prefix', '')}."
 
         def own(name: str) -> str:
-            name = name.removeprefix(PREFIX).replace(".base_layer.", ".")
             others = (name, name.removeprefix(prefix), prefix + name)
             return next((one for one in others if one.rpartition(".")[0] in modules), name)
 
-        factors = {own(name): both for name, both in self.factors.items()}
-        missing = next((name for name in factors if name not in modules), None)
-        if missing is not None:
-            raise self._of_another_base(f"it changes {missing}, which the base does not have")
-        others = {own(name): tensor for name, tensor in self.others.items()}
-        transposed = frozenset(name for name in factors if is_conv1d(modules[name]))
-        return replace(self, factors=factors, others=others, transposed=transposed)
+        def found(matrix: Matrix) -> Matrix:
+            name = own(matrix.name)
+            owner, _, leaf = name.rpartition(".")
+            module = modules.get(owner if matrix.experts else name)
+            if module is None or not hasattr(module, leaf if matrix.experts else "weight"):
+                raise self._of_another_base(f"it changes {name}, which the base does not have")
+            swapped = matrix.embedding or is_conv1d(module) or bool(getattr(module, "is_transposed", False))
+            return replace(matrix, name=name, transposed=swapped)
+
+        matrices = [found(matrix) for matrix in self.matrices.values()]
+        return replace(
+            self,
+            matrices={matrix.name: matrix for matrix in matrices},
+            factors={own(name): both for name, both in self.factors.items()},
+            others={own(name): tensor for name, tensor in self.others.items()},
+        )
 
     def of(self, name: str, weight: Tensor) -> Tensor:
         """A weight of the base with the adapter applied; in float32 at least where factors change it."""
-        module, _, leaf = name.rpartition(".")
+        matrix = self.matrices.get(name) or self.matrices.get(name.removesuffix(".weight"))
+        new = before = weight
         if name in self.others:
             adapted = self.others[name]
-        elif module in self.factors and leaf == "weight":
+        elif matrix is not None and matrix.stored == name:
             refuse_quantised(weight, f"{name} in the base")
-            left, right = self.factors[module]
-            adapted = (left @ right).mT if module in self.transposed else left @ right
+            left, right = self.factors[matrix.name]
+            wide = torch.promote_types(weight.dtype, torch.float32)
+            new = weight.to(wide, memory_format=torch.contiguous_format, copy=True)
+            before, adapted = matrix.view(new), left @ right
         else:
             return weight
-        if adapted.shape != weight.shape:
-            sizes = f"{list(weight.shape)} in the base and {list(adapted.shape)} in the adapter"
+        if adapted.shape != before.shape:
+            sizes = f"{list(before.shape)} in the base and {list(adapted.shape)} in the adapter"
             raise self._of_another_base(f"{name} is {sizes}")
-        wide = torch.promote_types(weight.dtype, torch.float32)
-        return adapted if name in self.others else weight.to(wide) + adapted
+        if name in self.others:
+            return adapted
+        before.add_(adapted)
+        return new
 
     def _of_another_base(self, found: str) -> RankriseError:
         return RankriseError(f"{str(self.folder)!r}: {found}: pass the base that it was trained on.")
@@ -99,19 +113,45 @@ def read_adapter(folder: str | Path) -> StoredAdapter:
             "saves it with path_initial_model_for_weight_conversion."
         )
     tensors, _ = read_tensors(folder / TENSORS, "restore it")
-    dtype = next((tensor.dtype for name, tensor in tensors.items() if ".lora_A." in name), torch.float32)
-    patterns = (config.get("alpha_pattern") or {}).items()
+    matrices: dict[str, Matrix] = {}
     factors: dict[str, tuple[Tensor, Tensor]] = {}
-    for key in [key for key in tensors if key.endswith(".lora_A.weight")]:
-        name = key.removeprefix(PREFIX).removesuffix(".lora_A.weight")
-        right, left = tensors.pop(key), tensors.pop(key.replace(".lora_A.", ".lora_B."))
-        fitting = (alpha for pattern, alpha in patterns if re.match(rf"(.*\.)?({pattern})$", name))
-        alpha = float(next(fitting, config.get("lora_alpha", 8)))
-        scale = alpha / max(right.shape[0], 1) ** (0.5 if config.get("use_rslora") else 1)
-        factors[name] = (left.float() * scale, right.float())
+    dtype = torch.float32
+
+    def by_pattern(what: str, name: str, otherwise: float) -> float:
+        patterns = (config.get(f"{what}_pattern") or {}).items()
+        fitting = (value for pattern, value in patterns if re.match(rf"(.*\.)?({pattern})$", name))
+        return float(next(fitting, otherwise))
+
+    for key in [key for key in tensors if re.search(r"\.lora_(embedding_)?A(\.weight)?$", key)]:
+        right, left = tensors.pop(key), tensors.pop(re.sub(r"(\.lora_(embedding_)?)A", r"\1B", key))
+        wrapped, dtype = key.removeprefix(PREFIX).partition(".lora_")[0], right.dtype
+        name = wrapped.replace(".base_layer", "")
+        facts: dict[str, Any] = {"transposed": bool(config.get("fan_in_fan_out"))}
+        if ".lora_embedding_" in key:
+            facts = {"transposed": True, "embedding": True}
+        leaves = _parameters(name, config)  # PEFT wraps a module once for each, the first innermost
+        whole = f"{name}.{leaves[-1 - wrapped.count('.base_layer')]}" if leaves else name
+        rank = int(by_pattern("rank", whole, config.get("r", 8))) if leaves else len(right)
+        experts = len(right) // max(rank, 1)
+        facts |= {"name": whole, "experts": experts} if experts > 1 else {"name": name}
+        matrix, left, right = Matrix.from_peft(left, right, **facts)
+        alpha = by_pattern("alpha", whole, config.get("lora_alpha", 8))
+        scale = alpha / max(rank, 1) ** (0.5 if config.get("use_rslora") else 1)
+        matrices[matrix.name], factors[matrix.name] = matrix, (left.float() * scale, right.float())
+        if left.shape[-1] != right.shape[-2]:
+            raise RankriseError(
+                f"{str(folder)!r} has factors of a grouped convolution ({name}): leave it out."
+            )
 
     left_over = [key for key in tensors if ".lora_" in key]
     if left_over or not factors:
         what = left_over[0] if left_over else "no LoRA factors"
-        raise RankriseError(f"{str(folder)!r} holds {what}: pass a LoRA adapter of linear layers alone.")
-    return StoredAdapter(folder, config, factors, tensors, dtype)
+        raise RankriseError(f"{str(folder)!r} holds {what}: pass a plain LoRA adapter.")
+    others = {key.removeprefix(PREFIX).replace(".base_layer", ""): one for key, one in tensors.items()}
+    return StoredAdapter(folder, config, matrices, factors, others, dtype)
+
+
+def _parameters(module: str, config: dict[str, Any]) -> list[str]:
+    """The parameters of a module that PEFT changes by `target_parameters`, in the order of the list."""
+    targets = [target.rpartition(".") for target in config.get("target_parameters") or ()]
+    return [leaf for owner, _, leaf in targets if f".{module}".endswith(f".{owner}" if owner else ".experts")]

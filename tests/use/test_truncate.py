@@ -13,7 +13,7 @@ from torch import Tensor
 from rankrise import RankriseError, use, watch
 from rankrise.use._head_products import HeadProducts
 from rankrise.use._truncate import grouped
-from rankrise.use._weights import linear_layers
+from rankrise.watch._matrix import matrices
 
 
 @pytest.mark.parametrize("rank", [0, 3, 16])
@@ -52,12 +52,12 @@ def test_widened_heads_compute_the_cut_products(name: str, rank: int) -> None:
 def test_groups_of_fused_and_of_single_matrices() -> None:
     for name in ("gpt2", "vit", "llama", "bert"):
         model = made(name)
-        groups = grouped(model, linear_layers(model))
+        groups = grouped(model, matrices(model))
         assert {role: len(groups[role]) for role in "qkvo"} == dict.fromkeys("qkvo", 2), name
         assert len(groups["attention"]) == 8
         assert len(groups["all"]) == 8 + len(groups["mlp"])
         assert not {"classifier", "lm_head", "bert.pooler.dense"} & {each.name for each in groups["all"]}
-    fused = grouped(made("neox"), linear_layers(made("neox")))
+    fused = grouped(made("neox"), matrices(made("neox")))
     assert (len(fused["q"]), len(fused["attention"])) == (0, 4)
 
 
