@@ -73,7 +73,7 @@ def cut_product(left: Tensor, right: Tensor, roots: Roots | ExpertRoots | None =
     if roots is not None:
         right, left = roots[0].apply(right), roots[1].apply(left)
     (left_basis, left_part), (right_basis, right_part) = torch.linalg.qr(left), torch.linalg.qr(right)
-    u, values, vh = torch.linalg.svd((left_part @ right_part.mT).cpu())
+    u, values, vh = torch.linalg.svd((left_part @ right_part.mT).cpu(), full_matrices=False)
     left = left_basis @ (u * values).to(left)
     directions = values, left, right_basis @ vh.mT.to(left)
     return _unweighted(directions, float(values.square().sum()), roots, 1e-12 * float(values[:1].sum()))

@@ -152,6 +152,10 @@ def read_adapter(folder: str | Path) -> StoredAdapter:
 
 
 def _parameters(module: str, config: dict[str, Any]) -> list[str]:
-    """The parameters of a module that PEFT changes by `target_parameters`, in the order of the list."""
+    """The parameters of a module that PEFT changes by `target_parameters`, in the order of the module's own.
+
+    PEFT writes them in any order, and transformers has `down_proj` last.
+    """
     targets = [target.rpartition(".") for target in config.get("target_parameters") or ()]
-    return [leaf for owner, _, leaf in targets if f".{module}".endswith(f".{owner}" if owner else ".experts")]
+    found = [leaf for owner, _, leaf in targets if f".{module}".endswith(f".{owner or 'experts'}")]
+    return sorted(dict.fromkeys(found), key=lambda leaf: leaf.startswith("down"))
