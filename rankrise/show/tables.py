@@ -1,7 +1,7 @@
 """Tables as commands print them: predicted stages, functional ranks, an adapter."""
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ MEANINGS = {
     "left": "what falls back to zero in the stage.",
 }
 NAMES_SHOWN = 4
-LITTLE = 0.9  # of the change: warn if an adapter that leaves tensors out holds less
+LITTLE = 0.9  # of the change: warn if an adapter holds less
 
 
 def plain_table(
@@ -106,7 +106,8 @@ def print_adapter(adapter: "Adapter", place: Path, measured_on: str, json: bool,
     console = Console()
     whole = "everything that training changed" if what == "change" else "the larger adapter"
     share = f"{adapter.held:.1%} of {whole}"
-    console.print(f"The adapter holds {share}, by the square of all parameters' change.")
+    start = "Warning: the" if adapter.held < LITTLE else "The"
+    console.print(f"{start} adapter holds {share}, by the square of all parameters' change.")
     console.print(_table(numbers["matrices"]))
     for line in _described(adapter, what, measured_on):
         console.print(line, markup=False, highlight=False)
@@ -119,17 +120,23 @@ def _described(adapter: "Adapter", what: str, measured_on: str) -> Iterator[str]
     rest, measured = adapter.rest, adapter.measured
     of = "square weighted by what it does to the loss" if adapter.moments else "energy (its plain square)"
     yield (
-        f"{adapter.kept:.1%} of the {of} in the cut matrices is kept, beyond rounding noise: "
+        f"Within the matrices that were cut, {adapter.kept:.1%} of the {of} is kept, beyond rounding noise: "
         f"{adapter.parameters:,} parameters, rank {max(adapter.ranks.values())} at most."
     )
-    kinds = list(dict.fromkeys(map(_kind, rest.changed)))
-    more = f" and {len(kinds) - NAMES_SHOWN} more" if len(kinds) > NAMES_SHOWN else ""
-    names = ", ".join(kinds[:NAMES_SHOWN]) + more
+    shares = Counter[str]()
+    for name, share in adapter.left_out.items():
+        shares[_kind(name)] += share
+    kinds = sorted(dict.fromkeys(map(_kind, rest.changed)), key=lambda kind: -shares[kind])
+    shown = [f"{kind} ({shares[kind]:.1%})" if shares[kind] else kind for kind in kinds[:NAMES_SHOWN]]
+    names = ", ".join(shown) + (f" and {len(kinds) - NAMES_SHOWN} more" if len(kinds) > NAMES_SHOWN else "")
     if rest.changed and rest.kept:
         hint = "--leave_rest leaves them out; " if what == "change" else ""
         yield f"Kept whole: {names} ({rest.parameters:,} parameters; {hint}vLLM refuses them)."
+        if rest.parameters > adapter.parameters:
+            whole = rest.parameters + adapter.parameters
+            yield f"The file has {whole:,} parameters with these, and {adapter.parameters:,} without."
     elif rest.changed:
-        yield f"{'Warning: left out' if adapter.held < LITTLE else 'Left out'}: {names}."
+        yield f"Left out: {names}."
     if measured is not None:
         scores = {"base": measured.base, "tuned": measured.tuned, "adapter": measured.adapter}
         losses = ", ".join(f"{name} {one['loss']:.4g}" for name, one in scores.items())

@@ -79,7 +79,7 @@ def lora_config(
     padded: bool = False,
 ) -> dict[str, Any]:
     """The arguments of a `LoraConfig` for these ranks: every scale is 1, every pattern matches one module."""
-    chosen = {matrix: ranks[matrix.name] for matrix in matrices if ranks[matrix.name]}
+    chosen = {matrix: ranks[matrix.name] for matrix in matrices if ranks.get(matrix.name)}
     if not chosen:
         raise RankriseError(
             "No direction of any matrix is kept, and PEFT loads no adapter of rank 0: pass a higher rank, or "

@@ -81,16 +81,20 @@ def matrices(model: nn.Module) -> list[Matrix]:
             found.append(Matrix(name, out, into, swapped))
         elif weight is not None and kind is nn.Embedding:
             found.append(Matrix(name, weight.shape[1], len(weight), True, embedding=True))
-        elif weight is not None and isinstance(module, nn.Conv1d | nn.Conv2d) and _is_plain(module):
-            found.append(Matrix(name, len(weight), weight[0].numel(), kernel=module.kernel_size))
-        elif name and not any(own[other] for other in own if other.startswith(f"{name}.")):
-            swapped = bool(getattr(module, "is_transposed", False))
-            for leaf, parameter in parameters.items():
-                if parameter.ndim == 3 and min(parameter.shape) > 1:
-                    experts, out, into = parameter.shape
-                    out, into = (into, out) if swapped else (out, into)
-                    found.append(Matrix(f"{name}.{leaf}", out, into, swapped, experts=experts))
+        elif weight is not None and isinstance(module, nn.Conv1d | nn.Conv2d):
+            if _is_plain(module):
+                found.append(Matrix(name, len(weight), weight[0].numel(), kernel=module.kernel_size))
+        elif name and not kind.__module__.startswith("torch."):
+            fused = [leaf for leaf, one in parameters.items() if one.ndim == 3 and min(one.shape) > 1]
+            if fused and not any(child.state_dict() for child in module.children()):
+                found += [_experts(f"{name}.{leaf}", parameters[leaf], module) for leaf in fused]
     return found
+
+
+def _experts(name: str, parameter: Tensor, module: nn.Module) -> Matrix:
+    swapped = bool(getattr(module, "is_transposed", False))  # as PEFT asks
+    out, into = parameter.shape[:0:-1] if swapped else parameter.shape[1:]
+    return Matrix(name, out, into, swapped, experts=len(parameter))
 
 
 def _is_plain(module: nn.Conv1d | nn.Conv2d) -> bool:

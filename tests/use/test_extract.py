@@ -9,27 +9,25 @@ import peft
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_models import MODELS, changed, imitation, llama, made
-from torch import Tensor, nn
+from tiny_models import MODELS, changed, imitation, inputs, llama, made
+from torch import nn
 
 from rankrise import RankriseError, use
 from rankrise.use import Adapter
+from rankrise.watch._matrix import matrices
 
 
-def expected(base: Any, tuned: Any, adapter: Adapter) -> dict[str, Tensor]:
-    """Base plus cut change, by torch's own SVD."""
+def with_cuts(base: Any, tuned: Any, adapter: Adapter) -> Any:
+    """The base with each change cut by torch's own SVD, and the rest of the tuned model if it is kept."""
+    model = deepcopy(tuned if adapter.rest.kept else base)
     before, after = base.state_dict(), tuned.state_dict()
-    weights = dict(before)
-    if adapter.rest.kept:
-        weights |= {
-            name: after[name] for name in weights if name.removesuffix(".weight") not in adapter.ranks
-        }
-    for name, rank in adapter.ranks.items():
-        stored = f"{name}.weight"
-        u, s, vh = torch.linalg.svd(after[stored].float() - before[stored].float())
-        cut = (u[:, :rank] * s[:rank]) @ vh[:rank]
-        weights[stored] = (before[stored].float() + cut).to(base.dtype)
-    return weights
+    for matrix in matrices(base):
+        weight, rank = model.state_dict()[matrix.stored], adapter.ranks[matrix.name]
+        change = (after[matrix.stored] - before[matrix.stored]).flatten(2 if matrix.experts else 1)
+        u, s, vh = torch.linalg.svd(change, full_matrices=False)
+        cut = (u[..., :rank] * s[..., None, :rank]) @ vh[..., :rank, :]
+        weight.copy_(before[matrix.stored] + cut.view(weight.shape))
+    return model
 
 
 def merged(base: Any, folder: Path) -> Any:
@@ -47,20 +45,36 @@ def share_held(base: Any, tuned: Any, given: Any) -> float:
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("name", MODELS)
 def test_peft_merges_to_base_plus_cut_change(name: str, padded: bool, tmp_path: Path) -> None:
+    """As it loads it and after merging, and the adapter says what it holds and leaves out."""
     base, rest = made(name), "leave" if padded else "keep"
     tuned = changed(base)
     adapter = use.extract(base, tuned, rank=2, uniform=False, rest=rest)
     assert len(set(adapter.ranks.values())) > 1
-    adapter.save(tmp_path / "adapter", padded=padded)
-    found, want = merged(base, tmp_path / "adapter").state_dict(), expected(base, tuned, adapter)
-    assert set(want) <= set(found)
-    for key, tensor in want.items():
-        assert torch.allclose(found[key], tensor, atol=1e-5), key
+    want = with_cuts(base, tuned, adapter)
+    have = peft.PeftModel.from_pretrained(deepcopy(base), adapter.save(tmp_path / "adapter", padded=padded))
+    given = inputs(base)
+    with torch.no_grad():
+        logits = [
+            next(iter(model.eval()(**given).values())) if name != "unet" else model(**given)
+            for model in (have, want)
+        ]
+    assert torch.allclose(*logits, atol=1e-4)
+    found = have.merge_and_unload()
+    for key, tensor in want.state_dict().items():
+        assert torch.allclose(found.state_dict()[key].float(), tensor.float(), atol=1e-5), key
+    if name == "gpt2":  # PEFT unties what it keeps whole
+        found.lm_head.weight = found.transformer.wte.weight
+    assert adapter.held == pytest.approx(share_held(base, tuned, found), abs=1e-4)
+    shares = list(adapter.left_out.values())
+    assert shares == sorted(shares, reverse=True)
+    assert bool(shares) == padded
+    whole = use.extract(base, tuned, rank=1000, rest=rest)
+    assert whole.held + sum(whole.left_out.values()) == pytest.approx(1, abs=1e-6)
     if padded:  # it can be trained on
         tensors = load_file(tmp_path / "adapter/adapter_model.safetensors")
-        rows = [tensor.abs().amax(1) for key, tensor in tensors.items() if "lora_A" in key]
-        assert {len(row) for row in rows} == {max(adapter.ranks.values())}
+        rows = [tensor.abs().flatten(1).amax(1) for key, tensor in tensors.items() if ".lora_A" in key]
         assert all(row.min() > 0 for row in rows)
+        assert {len(row) for row in rows} <= {max(adapter.ranks.values()) * experts for experts in (1, 4)}
 
 
 @pytest.mark.parametrize("size", [0.05, 1e-4])
@@ -119,7 +133,7 @@ def test_a_new_head_is_named_and_kept_whole(tmp_path: Path) -> None:
         assert torch.allclose(model.state_dict()[key], tensor, atol=1e-5), key
 
 
-def test_a_parameter_that_peft_cannot_hold_is_in_the_rest_and_only_save_refuses_it(tmp_path: Path) -> None:
+def test_a_parameter_of_the_model_itself_is_in_the_rest_and_peft_loads_it(tmp_path: Path) -> None:
     class Sighted(nn.Module):
         """timm's ViT has such tokens."""
 
@@ -131,11 +145,8 @@ def test_a_parameter_that_peft_cannot_hold_is_in_the_rest_and_only_save_refuses_
     base = Sighted()
     tuned = changed(base)
     adapter = use.extract(base, tuned, rank=4)
-    assert adapter.rest.loose == ("cls_token",)
     assert torch.equal(adapter.rest.tensors["cls_token"], tuned.cls_token)
-    with pytest.raises(RankriseError, match="cls_token"):
-        adapter.save(tmp_path / "adapter")
-    use.extract(base, tuned, rank=4, rest="leave").save(tmp_path / "adapter")
+    assert torch.equal(merged(base, adapter.save(tmp_path / "adapter")).cls_token, tuned.cls_token)
 
 
 def test_what_changed_by_rounding_alone_is_not_kept() -> None:

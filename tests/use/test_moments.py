@@ -13,6 +13,7 @@ from tiny_models import MODELS, changed, inputs, made
 from torch import Tensor, nn
 
 from rankrise import RankriseError, use
+from rankrise.watch._matrix import matrices
 
 
 def square_loss(model: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
@@ -40,15 +41,95 @@ def test_moments_are_those_of_each_examples_gradient() -> None:
     assert model.training
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", set(MODELS) - {"unet"})
 def test_every_layer_is_seen_whether_weights_are_trained_or_frozen(name: str) -> None:
     model = made(name).requires_grad_(False)
     found = use.moments(model, [inputs(model), inputs(model, seed=1)], use.sampled)
     adapter = use.extract(model, changed(model), rank=2, moments=found)
-    tied = {"lm_head"} if name == "gpt2" else set()
+    parts = {part for matrix in matrices(model) for part in matrix.parts}
+    assert set(found.inputs) == set(found.outputs) == parts
+    assert set(adapter.ranks) == {matrix.name for matrix in matrices(model)}
     linear = {n for n, m in model.named_modules() if isinstance(m, nn.Linear) or type(m).__name__ == "Conv1D"}
-    assert set(found.inputs) == set(found.outputs) == linear - tied == set(adapter.ranks)
+    assert linear - {"lm_head"} <= parts
     assert all(block.isfinite().all() for moment in found.outputs.values() for block in moment.blocks)
+
+
+@pytest.mark.parametrize("way", ["grouped_mm", "eager"])
+@pytest.mark.parametrize("name", ["mixtral", "qwen3", "gpt_oss"])
+def test_an_expert_has_the_moments_of_the_tokens_that_reach_it(name: str, way: str) -> None:
+    """Against a loop over single tokens; changed experts are then cut by them."""
+    model = made(name)
+    batch = {"input_ids": torch.randint(20, (3, 5), generator=torch.Generator().manual_seed(1))}
+    model.set_experts_implementation(way)
+    found = use.moments(model, [batch], use.labelled)
+    owner = "model.layers.0.mlp.experts"
+    experts = model.get_submodule(owner)
+    seen: dict[str, list[tuple[Tensor, Tensor]]] = {part: [] for part in found.inputs if owner in part}
+
+    def slowly(states: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        def product(leaf: str, expert: int, x: Tensor) -> Tensor:
+            weight, bias = getattr(experts, leaf)[expert], getattr(experts, f"{leaf}_bias", None)
+            y = (x @ weight if name == "gpt_oss" else weight @ x) + 0.0
+            y.requires_grad_() if y.is_leaf else y.retain_grad()
+            seen[f"{owner}.{leaf}.{expert}"].append((x.detach(), y))
+            return y if bias is None else y + bias[expert]
+
+        rows = []
+        for x, places, shares in zip(states, chosen, weights, strict=True):
+            row = torch.zeros_like(x)
+            for expert, amount in zip(places.tolist(), shares, strict=True):
+                hidden = experts._apply_gate(product("gate_up_proj", expert, x)[None])[0]
+                row = row + amount * product("down_proj", expert, hidden)
+            rows.append(row)
+        return torch.stack(rows)
+
+    experts.forward = slowly
+    for example in batch["input_ids"]:
+        use.labelled(model, {"input_ids": example[None]}).backward()
+    for part, some in seen.items():
+        reached = [(x, y.grad) for x, y in some if y.grad is not None and y.grad.any()]
+        assert found.tokens[part] == len(reached)
+        if reached:
+            inputs = sum(torch.outer(x, x) for x, _ in reached) / len(reached)
+            outputs = sum(torch.outer(g, g) for _, g in reached) / 3
+            assert torch.allclose(found.inputs[part].blocks[0], inputs, atol=1e-5), part
+            assert torch.allclose(found.outputs[part].blocks[0], outputs, rtol=1e-3, atol=1e-7), part
+        else:
+            assert not found.inputs[part].blocks[0].any()
+    del experts.forward
+    tuned = changed(model)
+    kept = [use.extract(model, tuned, rank=2, moments=found, uniform=one).kept for one in (True, False)]
+    assert 0 < kept[0] < kept[1] < 1
+
+
+def test_moments_of_convolutions_and_embeddings() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Embedding(7, 4), nn.Conv1d(5, 3, 3, stride=2, padding=1), nn.Conv2d(1, 2, (2, 1))
+    )
+    ids = torch.randint(7, (6, 5))
+    table, line, plane = model
+
+    def forward(model: Any, ids: Tensor) -> Tensor:
+        hidden = model[1](model[0](ids))[:, None]
+        return model[2](hidden).tanh().square().sum((1, 2, 3)).mean()
+
+    found = use.moments(model, ids.split(2), forward)
+    inputs = torch.nn.functional.pad(table(ids), (1, 1)).detach()
+    patches = torch.stack([inputs[:, :, 2 * place : 2 * place + 3].flatten(1) for place in range(2)], 1)
+    counts = ids.flatten().bincount(minlength=7) / ids.numel()
+    assert torch.allclose(found.inputs["0"].blocks[0], counts)
+    rows = patches.flatten(0, 1)
+    assert torch.allclose(found.inputs["1"].blocks[0], rows.mT @ rows / len(rows), atol=1e-5)
+    hidden = line(table(ids))[:, None].detach()
+    output = plane(hidden).detach().requires_grad_()
+    output.tanh().square().sum().backward()
+    gradients = output.grad.movedim(1, -1).flatten(0, -2)
+    assert torch.allclose(found.outputs["2"].blocks[0], gradients.mT @ gradients / 6, atol=1e-5)
+    rows = torch.stack([hidden[:, 0, :-1], hidden[:, 0, 1:]], -1).flatten(0, -2)
+    assert torch.allclose(found.inputs["2"].blocks[0], rows.mT @ rows / len(rows), atol=1e-5)
+    adapter = use.extract(model, changed(model), rank=9, moments=found)
+    assert adapter.held == pytest.approx(1, abs=1e-6)
 
 
 def test_a_layer_that_is_used_twice_and_one_that_is_not_used() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import peft
 import pytest
 import torch
-from tiny_models import inputs, made
+from tiny_models import SPARSE, inputs, made
 
 from rankrise import RankriseError, use
 
@@ -17,8 +17,19 @@ def trained(name: str, folder: Path, **settings: Any) -> Any:
     torch.manual_seed(0)
     given = {"r": 6, "lora_alpha": 9, "target_modules": "all-linear", "init_lora_weights": False, **settings}
     model = peft.get_peft_model(made(name), peft.LoraConfig(**given))
-    model.save_pretrained(folder)
+    model.save_pretrained(folder, save_embedding_layers=False)
     return model.merge_and_unload()
+
+
+PATTERNS = {
+    "rank_pattern": {"q_proj": 3, "down_proj": 2},
+    "alpha_pattern": {"gate_up_proj": 5, "middle.0": 7},
+}
+MOE = {
+    "target_modules": ["q_proj", "embed_tokens"],
+    "target_parameters": ["experts.gate_up_proj", "experts.down_proj"],
+    **PATTERNS,
+}
 
 
 @pytest.mark.parametrize(
@@ -31,16 +42,24 @@ def trained(name: str, folder: Path, **settings: Any) -> Any:
             "bert",
             {"bias": "lora_only", "modules_to_save": ["classifier"], "target_modules": ["query", "value"]},
         ),
+        ("bert", {"target_modules": ["word_embeddings", "query"]}),
+        *[(name, MOE) for name in SPARSE],
+        ("resnet", {"target_modules": ".*convolution"}),
+        ("unet", {"target_modules": ["down", "middle.0", "middle.2", "line", "time"], **PATTERNS}),
     ],
 )
 def test_at_its_own_rank_nothing_changes(name: str, settings: dict[str, Any], tmp_path: Path) -> None:
     model = trained(name, tmp_path / "large", **settings)
-    small = use.shrink(tmp_path / "large", rank=6)
-    assert small.kept == pytest.approx(1)
-    small.save(tmp_path / "small")
-    again = peft.PeftModel.from_pretrained(made(name), tmp_path / "small").merge_and_unload()
-    for key, tensor in model.state_dict().items():
-        assert torch.allclose(again.state_dict()[key], tensor, atol=1e-5), key
+    for base in (None, made(name)):
+        small = use.shrink(tmp_path / "large", rank=6, base=base)
+        assert small.kept == pytest.approx(1)
+        folder = small.save(tmp_path / f"small {base is None}")
+        again = peft.PeftModel.from_pretrained(made(name), folder).merge_and_unload()
+        for key, tensor in model.state_dict().items():
+            assert torch.allclose(again.state_dict()[key], tensor, atol=1e-4), key
+        less = use.shrink(tmp_path / "large", rank=1, base=base)
+        assert less.held == pytest.approx(less.kept, abs=1e-4)
+        assert less.held < 0.99
 
 
 def test_each_product_is_cut_as_its_svd_is_and_its_square_is_held(tmp_path: Path) -> None:
