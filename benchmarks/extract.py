@@ -82,7 +82,7 @@ def main() -> None:
 
     def weighted(base: Tensor, tuned: Tensor) -> Tensor:
         shape = (base.shape[0], base.shape[1])
-        count = directions_to_find(Budget(rank=rank), min(shape), one, uniform=False)
+        count = directions_to_find(Budget(rank=rank), shape, one, uniform=False)
         return cut_change(base, tuned, count, roots[shape]).left
 
     def seconds(work: Callable[[Tensor, Tensor], Tensor], most: int) -> float:

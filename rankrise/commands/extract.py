@@ -29,7 +29,7 @@ def extract(
             one run of 'rankrise train'.
         out: new folder for the adapter.
         uniform: give every matrix the same rank, the default without moments.
-        leave_rest: leave out what is not cut: biases, norms, embeddings, convolutions, a new head.
+        leave_rest: leave out what is not cut: biases, norms, tied embeddings, a new head.
         padded: fill every matrix up to the largest rank, as vLLM needs it.
         json: print everything as JSON instead of a table.
     """

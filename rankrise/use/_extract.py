@@ -55,13 +55,13 @@ def extract(
     model, bench = both.tuned.model, None
     if evaluate is not None:
         bench = Bench(both, model if isinstance(tuned, nn.Module) else load_model(tuned), evaluate)
-    one = sum((matrix.experts or 1) * (matrix.out + matrix.into) for matrix in both.matrices)
+    one = sum((one.experts or 1) * (one.out + one.into) for one in both.matrices)
 
     def cut(matrix: Matrix) -> Cut:
         (before, after), roots = both.read(matrix), None
         if moments is not None and not torch.equal(before, after.to(before.dtype)):
             roots = moments.roots(matrix, after.device)
-        count = directions_to_find(budget, min(matrix.out, matrix.into), one, uniform)
+        count = directions_to_find(budget, matrix.shape, one, uniform)
         return cut_change(before, after, count, roots)
 
     return fitted(

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from rankrise.recipes.use_settings import Budget
 
-ALL_UP_TO = 1024  # find all directions of a matrix whose smaller side is at most this long
+ALL_UP_TO = 1024  # find all directions of matrices whose smaller sides have at most this length together
 SPREAD = 8  # and of a larger one this multiple of the budget's rank, so that ranks can differ
 
 
@@ -21,10 +21,11 @@ class Spectrum(NamedTuple):
 Spectra = Mapping[str, Spectrum]
 
 
-def directions_to_find(budget: Budget, smaller_side: int, one: int, uniform: bool) -> int:
+def directions_to_find(budget: Budget, shape: tuple[int, ...], one: int, uniform: bool) -> int:
     """The directions of a matrix that a budget may need; `one` is the cost of rank 1 in every matrix."""
+    smaller_side = min(shape[-2:])
     rank = budget.rank if budget.parameters is None else math.ceil(budget.parameters / one)
-    if rank is None or (not uniform and smaller_side <= ALL_UP_TO):
+    if rank is None or (not uniform and smaller_side * math.prod(shape[:-2]) <= ALL_UP_TO):
         return smaller_side
     return min(rank if uniform else max(SPREAD * rank, 64), smaller_side)
 
