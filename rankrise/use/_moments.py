@@ -326,7 +326,7 @@ class _Layer:
 
         def backward(gradient: Tensor) -> None:
             parts, rows, gradients = self.matrix.parts, inputs.detach(), gradient
-            for name in parts:  # those that no token reaches have moments of 0
+            for name in parts if not self.sums else ():  # those that no token reaches have moments of 0
                 self.add(name, rows.flatten(0, -2)[:0], gradient.flatten(0, -2)[:0])
             if expert is not None:
                 parts, rows, gradients = parts[expert : expert + 1], rows[None], gradient[None]
