@@ -1,7 +1,7 @@
 """Tables as commands print them: predicted stages, functional ranks, an adapter."""
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -123,7 +123,7 @@ def _described(adapter: "Adapter", what: str, measured_on: str) -> Iterator[str]
         f"Within the matrices that were cut, {adapter.kept:.1%} of the {of} is kept, beyond rounding noise: "
         f"{adapter.parameters:,} parameters, rank {max(adapter.ranks.values())} at most."
     )
-    shares = Counter[str]()
+    shares: dict[str, float] = defaultdict(float)
     for name, share in adapter.left_out.items():
         shares[_kind(name)] += share
     kinds = sorted(dict.fromkeys(map(_kind, rest.changed)), key=lambda kind: -shares[kind])
