@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import is_taken
-from rankrise.recipes.use_settings import Measuring
+from rankrise.recipes.use_settings import For, Measuring
 
 if TYPE_CHECKING:
     from rankrise.use import Adapter, Moments
@@ -44,7 +44,7 @@ def write(
     data: "Data | None",
     budget: Mapping[str, Any],
     uniform: bool,
-    padded: bool,
+    for_: For,
     json: bool,
 ) -> None:
     """Cut `what` (a change or an adapter) to a budget, save the adapter and print what it holds."""
@@ -58,5 +58,5 @@ def write(
             evaluate=data and data.evaluate,
             progress=move_to,
         )
-    adapter.save(out, padded=padded)
+    adapter.save(out, for_)
     print_adapter(adapter, out, data.measured_on if data else "", json, what)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from rankrise.recipes.use_settings import Budget, Measuring
+from rankrise.recipes.use_settings import Budget, For, Measuring
 
 
 def extract(
@@ -15,7 +15,7 @@ def extract(
     out: Path,
     uniform: bool = False,
     leave_rest: bool = False,
-    padded: bool = False,
+    for_: For = "peft",
     json: bool = False,
 ) -> None:
     """Make a PEFT adapter of the change from a base to a tuned model, cut to the directions that matter.
@@ -30,7 +30,7 @@ def extract(
         out: new folder for the adapter.
         uniform: give every matrix the same rank, the default without moments.
         leave_rest: leave out what is not cut: biases, norms, tied embeddings, a new head.
-        padded: fill every matrix up to the largest rank, as vLLM needs it.
+        for_: the program that will load it; all: any that reads PEFT folders, with every matrix at one rank.
         json: print everything as JSON instead of a table.
     """
     from functools import partial
@@ -44,4 +44,4 @@ def extract(
     moments = measured_moments(tuned, data, asked)
     rest: Literal["leave", "keep"] = "leave" if leave_rest else "keep"
     cut = partial(use.extract, base, tuned, moments=moments, rest=rest)
-    write(cut, "change", place, data, budget, uniform, padded, json)
+    write(cut, "change", place, data, budget, uniform, for_, json)

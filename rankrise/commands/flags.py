@@ -31,7 +31,8 @@ def parsed(name: str, command: Command, words: Sequence[str]) -> dict[str, Any]:
     texts = vars(parser_of(name, command).parse_intermixed_args(spelled))
 
     def read(hints: dict[str, Any]) -> dict[str, Any]:
-        return {one: converted(f"--{one}", texts[one], hint) for one, hint in hints.items() if one in texts}
+        given = {one: hint for one, hint in hints.items() if one in texts}
+        return {one: converted(_flag(one), texts[one], hint) for one, hint in given.items()}
 
     given: dict[str, Any] = {}
     for parameter, hint in get_type_hints(command, include_extras=True).items():
@@ -98,12 +99,18 @@ def _add_flag(parser: Any, name: str, hint: Any, default: Any, text: str) -> Non
     kind = get_origin(hint) or hint
     shown = "" if default in (None, "", (), inspect.Parameter.empty) else f" (default: {in_words(default)})"
     parser.add_argument(
-        f"--{name}",
+        _flag(name),
+        dest=name,
         metavar="{" + ",".join(get_args(hint)) + "}" if kind is Literal else PLACEHOLDERS.get(kind, "TEXT"),
         action="append" if kind is list else "store",
         required=default is inspect.Parameter.empty,
         help=_help(text + shown),
     )
+
+
+def _flag(name: str) -> str:
+    """`for_` is --for, a word that Python keeps to itself."""
+    return f"--{name.removesuffix('_')}"
 
 
 def _help(text: str) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.recipes.use_settings import Budget, Measuring
+from rankrise.recipes.use_settings import Budget, For, Measuring
 
 
 def shrink(
@@ -16,7 +16,7 @@ def shrink(
     out: Path,
     uniform: bool = False,
     base: str | None = None,
-    padded: bool = False,
+    for_: For = "peft",
     json: bool = False,
 ) -> None:
     """Cut a PEFT LoRA adapter to lower ranks, from its factors alone.
@@ -28,7 +28,7 @@ def shrink(
         out: new folder for the smaller adapter.
         uniform: give every matrix the same rank, the default without moments.
         base: the base model, to measure the loss: its folder or its name on the Hugging Face Hub.
-        padded: fill every matrix up to the largest rank, as vLLM needs it.
+        for_: the program that will load it; all: any that reads PEFT folders, with every matrix at one rank.
         json: print everything as JSON instead of a table.
     """
     from functools import partial
@@ -48,4 +48,4 @@ def shrink(
         data, tuned = read_data(model, base, asked), merged(adapter, model)
     moments = measured_moments(tuned, data, asked)
     cut = partial(use.shrink, adapter, base=model, moments=moments)
-    write(cut, "adapter", place, data, budget, uniform, padded, json)
+    write(cut, "adapter", place, data, budget, uniform, for_, json)

@@ -10,6 +10,9 @@ from rankrise.foundations.settings import check, setting
 Group = Literal["all", "attention", "mlp", "q", "k", "v", "o", "KQ", "VO", "KQ+VO"]
 """What `truncate` cuts: matrices by their place in a layer, or products of heads."""
 
+For = Literal["peft", "llama.cpp", "vllm", "sglang", "diffusers", "kohya", "all"]
+"""The program that an adapter is written for; all: any that reads PEFT folders, at one rank."""
+
 
 @dataclass(frozen=True)
 class Budget:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console, RenderableType
 from rich.table import Table
 
-from rankrise.foundations.files import to_json
+from rankrise.foundations.files import read_json, to_json
 
 if TYPE_CHECKING:
     from rankrise.predict import Flow, Stages
@@ -99,7 +99,7 @@ def print_truncation(found: "Truncation", measured_on: str, gain: float, written
 
 def print_adapter(adapter: "Adapter", place: Path, measured_on: str, json: bool, what: str) -> None:
     """Print an adapter that was cut from `what`, a change or an adapter, and written to `place`."""
-    numbers = adapter.to_dict()
+    numbers = read_json(place / "rankrise.json")  # as it was written, with what was added to fill ranks up
     if json:
         print(to_json({"adapter": str(place), "measured_on": measured_on or None, **numbers}))
         return
@@ -109,19 +109,18 @@ def print_adapter(adapter: "Adapter", place: Path, measured_on: str, json: bool,
     start = "Warning: the" if adapter.held < LITTLE else "The"
     console.print(f"{start} adapter holds {share}, by the square of all parameters' change.")
     console.print(_table(numbers["matrices"]))
-    for line in _described(adapter, what, measured_on):
+    for line in _described(adapter, numbers, what, measured_on):
         console.print(line, markup=False, highlight=False)
-    load = f"Load it: peft.PeftModel.from_pretrained(base_model, {str(place)!r})"
-    console.print(f"Written: {place}\n{load}", markup=False, soft_wrap=True)
+    console.print(f"Written: {place}\nLoad it: {numbers['load']}", markup=False, soft_wrap=True)
 
 
-def _described(adapter: "Adapter", what: str, measured_on: str) -> Iterator[str]:
+def _described(adapter: "Adapter", numbers: Mapping[str, Any], what: str, measured_on: str) -> Iterator[str]:
     """A line per fact."""
     rest, measured = adapter.rest, adapter.measured
     of = "square weighted by what it does to the loss" if adapter.moments else "energy (its plain square)"
     yield (
         f"Within the matrices that were cut, {adapter.kept:.1%} of the {of} is kept, beyond rounding noise: "
-        f"{adapter.parameters:,} parameters, rank {max(adapter.ranks.values())} at most."
+        f"{numbers['parameters']:,} parameters, rank {max(adapter.ranks.values())} at most."
     )
     shares: dict[str, float] = defaultdict(float)
     for name, share in adapter.left_out.items():
@@ -130,11 +129,11 @@ def _described(adapter: "Adapter", what: str, measured_on: str) -> Iterator[str]
     shown = [f"{kind} ({shares[kind]:.1%})" if shares[kind] else kind for kind in kinds[:NAMES_SHOWN]]
     names = ", ".join(shown) + (f" and {len(kinds) - NAMES_SHOWN} more" if len(kinds) > NAMES_SHOWN else "")
     if rest.changed and rest.kept:
-        hint = "--leave_rest leaves them out; " if what == "change" else ""
-        yield f"Kept whole: {names} ({rest.parameters:,} parameters; {hint}vLLM refuses them)."
-        if rest.parameters > adapter.parameters:
-            whole = rest.parameters + adapter.parameters
-            yield f"The file has {whole:,} parameters with these, and {adapter.parameters:,} without."
+        hint = "; --leave_rest leaves them out" if what == "change" else ""
+        yield f"Kept whole: {names} ({rest.parameters:,} parameters{hint})."
+        if rest.parameters > numbers["parameters"]:
+            whole = rest.parameters + numbers["parameters"]
+            yield f"The file has {whole:,} parameters with these, and {numbers['parameters']:,} without."
     elif rest.changed:
         yield f"Left out: {names}."
     if measured is not None:
@@ -144,6 +143,10 @@ def _described(adapter: "Adapter", what: str, measured_on: str) -> Iterator[str]
         if measured.gain is not None:
             gain = f"{measured.gain:.1%} of the gain kept."
         yield f"Loss on {measured_on}: {losses}; {gain}"
+    readers = numbers["readers"].items()
+    right = ", ".join(name for name, verdict in readers if verdict == "right")
+    wrong = ", ".join(f"{name} ({verdict})" for name, verdict in readers if verdict != "right")
+    yield f"Applied rightly by {right}" + (f"; not by {wrong}: see --for." if wrong else ".")
 
 
 def _table(matrices: Sequence[Mapping[str, Any]]) -> Table:

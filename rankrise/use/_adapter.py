@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.recipes.use_settings import Budget
+from rankrise.recipes.use_settings import Budget, For
 from rankrise.use import _ranks
 from rankrise.use._cut import Cut
 from rankrise.use._peft import save_adapter
@@ -49,7 +49,7 @@ class Rest:
 
 @dataclass(frozen=True, eq=False)
 class Adapter:
-    """The change of each matrix cut to its rank; `save` writes it for PEFT."""
+    """The change of each matrix cut to its rank; `save` writes it for PEFT and other programs."""
 
     matrices: tuple[Matrix, ...]
     cuts: dict[str, Cut]  # all directions that were found, by module name
@@ -103,12 +103,12 @@ class Adapter:
         """The same change cut to other ranks, not measured yet."""
         return replace(self, ranks=dict(ranks), measured=None)
 
-    def save(self, folder: str | Path, padded: bool = False) -> Path:
-        """Write a PEFT adapter folder whose every scale is 1.
+    def save(self, folder: str | Path, for_: For = "peft") -> Path:
+        """Write a folder for one reader; `rankrise.json` in it says which others apply it rightly.
 
-        `padded` fills every matrix up to the largest rank, for servers such as vLLM that know one rank.
+        "all" gives every matrix the largest rank, which all readers of PEFT folders apply rightly.
         """
-        return save_adapter(self, Path(folder), padded)
+        return save_adapter(self, Path(folder), for_)
 
     def to_dict(self) -> dict[str, Any]:
         """Every number, as `--json` prints it."""

@@ -1,5 +1,6 @@
-"""The folder of an adapter as PEFT reads it."""
+"""The files of an adapter, as PEFT and other programs read them."""
 
+import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,52 +13,116 @@ from torch import Tensor, nn
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import is_taken, whole_folder, write_json
 from rankrise.record.folder import save
-from rankrise.watch._lora import ADAPTER_CONFIG, PREFIX, TENSORS
+from rankrise.use._readers import CONVOLUTIONS, EMBEDDINGS, EXPERTS, WHOLE, reader_of, verdicts
+from rankrise.watch._lora import ADAPTER_CONFIG, PREFIX, TENSORS, kohya_name
 from rankrise.watch._matrix import Matrix
 
 if TYPE_CHECKING:
     from rankrise.use._adapter import Adapter
 
-REPORT = "rankrise.json"  # what the adapter holds
+REPORT = "rankrise.json"  # what the adapter holds, and who reads it
+DIFFUSERS = "pytorch_lora_weights.safetensors"
 OLDEST = "0.19.1"  # PEFT that applies factors of experts as they are written here
 FUSED = ("gate", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3")
 
 
-def save_adapter(adapter: "Adapter", folder: Path, padded: bool) -> Path:
-    """Write weights, config and report; the folder appears when all of them are whole."""
-    rest = adapter.rest
+def save_adapter(adapter: "Adapter", folder: Path, for_: str) -> Path:
+    """Write what a reader loads, and a report; the folder appears when all files are whole."""
+    reader, rest, names = reader_of(for_), adapter.rest, adapter.module_names
     if is_taken(folder):
         raise RankriseError(f"{str(folder)!r} exists: pass a new folder for the adapter.")
-    in_modules = all(name.startswith(tuple(f"{one}." for one in rest.modules)) for name in rest.tensors)
-    config = {
-        "peft_type": "LORA",
-        **lora_config(adapter.ranks, adapter.matrices, adapter.module_names, adapter.task, padded),
-        "base_model_name_or_path": adapter.base or None,
-        "inference_mode": True,
-        "modules_to_save": sorted(rest.modules) or None,
-        "bias": "none" if in_modules else "all",
-    }
+    if reader.files[0] != "kohya" and names[0].startswith("lora_"):
+        raise RankriseError("Kohya's names are not those of modules: pass base, or for_='kohya' (--for kohya).")
+    parts = _parts(adapter)
+    refused = next((part for part in parts if part not in reader.takes), None)
+    if refused:
+        way = 'rest="leave" (--leave_rest)' if refused == WHOLE else "only=... to leave them out"
+        raise RankriseError(
+            f'{reader.name} loads no {refused}, such as {parts[refused]}: pass {way}, or for_="peft" '
+            "(--for peft)."
+        )
+    ranks = _one_rank(adapter.ranks) if reader.one_rank else adapter.ranks
+    config = lora_config(ranks, adapter.matrices, names, adapter.task)
+    allocated = next((rank for rank in reader.ranks if rank >= config["r"]), None)
+    if allocated is None:
+        raise RankriseError(f"The largest rank is {config['r']}, and vLLM takes up to 512: pass a smaller one.")
+    if reader.divides_by == "own":
+        config["alpha_pattern"] = {}
+    modules, wrappers = _in_peft(ranks, adapter.matrices)
     tensors, generator = dict[str, Tensor](), torch.Generator().manual_seed(0)
-    modules, wrappers = _in_peft(adapter.ranks, adapter.matrices)
-    for matrix in adapter.matrices:
-        if matrix.name not in modules:
-            continue
-        left, right = adapter.factors[matrix.name]
+    for matrix in (matrix for matrix in adapter.matrices if matrix.name in modules):
+        rank, (left, right) = ranks[matrix.name], adapter.cuts[matrix.name].factors(adapter.ranks[matrix.name])
+        if reader.divides_by == "own":
+            left = left * (rank / config["r"])
         # Random rows and zero columns, as PEFT initialises: the product stays and can be trained.
-        missing = config["r"] - left.shape[-1] if padded else 0
+        missing = rank - left.shape[-1]
         added = torch.rand(*right.shape[:-2], missing, matrix.into, generator=generator).mul_(2).sub_(1)
         right = torch.cat([right, (added / matrix.into**0.5).to(right)], -2).to(adapter.dtype)
         left = nn.functional.pad(left, (0, missing)).to(adapter.dtype)
         tensors |= matrix.to_peft(left, right, modules[matrix.name])
-    for name, tensor in rest.tensors.items():
-        module, _, leaf = name.rpartition(".")
-        tensors[f"{module}{'.base_layer' * wrappers[module]}.{leaf}".lstrip(".")] = tensor
-    stored = {PREFIX + name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    report = {
+        **adapter.to_dict(),
+        "parameters": sum(tensor.numel() for tensor in tensors.values()),
+        "for": for_,
+        "readers": verdicts(reader, [rank for rank in ranks.values() if rank], parts, names),
+        "load": reader.load.format(folder=str(folder), rank=allocated),
+    }
     with whole_folder(folder) as temporary:
-        save(temporary / TENSORS, stored, {"format": "pt"})
-        write_json(temporary / ADAPTER_CONFIG, config)
-        write_json(temporary / REPORT, adapter.to_dict())
+        if reader.files[0] == "kohya":
+            _write(temporary / f"{folder.name}.safetensors", _kohya(tensors, names, config["r"]))
+        elif reader.files[0] == "diffusers":
+            prefix = "unet." if "down_blocks" in names else "transformer."
+            scales = json.dumps({prefix + key: value for key, value in config.items()})
+            named = {prefix + name: tensor for name, tensor in tensors.items()}
+            _write(temporary / DIFFUSERS, named, lora_adapter_metadata=scales)
+        else:
+            for name, tensor in rest.tensors.items():
+                module, _, leaf = name.rpartition(".")
+                tensors[f"{module}{'.base_layer' * wrappers[module]}.{leaf}".lstrip(".")] = tensor
+            _write(temporary / TENSORS, {PREFIX + name: tensor for name, tensor in tensors.items()})
+            starts = tuple(f"{one}." for one in rest.modules)
+            about = {
+                "base_model_name_or_path": adapter.base or None,
+                "inference_mode": True,
+                "modules_to_save": sorted(rest.modules) or None,
+                "bias": "none" if all(name.startswith(starts) for name in rest.tensors) else "all",
+            }
+            write_json(temporary / ADAPTER_CONFIG, {"peft_type": "LORA", **config, **about})
+        write_json(temporary / REPORT, report)
     return folder
+
+
+def _parts(adapter: "Adapter") -> dict[str, str]:
+    """What of the adapter not every reader loads, with a name of each."""
+    found = {WHOLE: min(adapter.rest.tensors)} if adapter.rest.tensors else {}
+    for matrix in adapter.matrices:
+        if adapter.ranks[matrix.name]:
+            found |= {CONVOLUTIONS: matrix.name} if matrix.kernel else {}
+            found |= {EMBEDDINGS: matrix.name} if matrix.embedding else {}
+            found |= {EXPERTS: matrix.name} if matrix.experts else {}
+    return found
+
+
+def _one_rank(ranks: Mapping[str, int]) -> dict[str, int]:
+    """The largest rank for all that changed, and for their neighbours: SGLang wants q, k and v together."""
+    largest, places = max(ranks.values()), {name.rpartition(".")[0] for name in ranks if ranks[name]}
+    return {name: largest * (name.rpartition(".")[0] in places) for name in ranks}
+
+
+def _kohya(tensors: Mapping[str, Tensor], modules: Sequence[str], alpha: int) -> dict[str, Tensor]:
+    """PEFT's tensors by kohya's names, with one alpha: of several, diffusers loses those of attention."""
+    start, named = "lora_transformer_" if "context_embedder" in modules else "lora_unet_", dict[str, Tensor]()
+    for name, tensor in tensors.items():
+        module, _, which = name.partition(".lora_")
+        key = module if module.startswith("lora_") else start + kohya_name(module)
+        named[f"{key}.lora_{'down' if which == 'A.weight' else 'up'}.weight"] = tensor
+        named[f"{key}.alpha"] = torch.tensor(float(alpha))
+    return named
+
+
+def _write(path: Path, tensors: Mapping[str, Tensor], **header: str) -> None:
+    stored = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    save(path, stored, {"format": "pt", **header})
 
 
 def _in_peft(ranks: Mapping[str, int], matrices: Sequence[Matrix]) -> tuple[dict[str, str], Counter[str]]:
@@ -76,7 +141,6 @@ def lora_config(
     matrices: Sequence[Matrix],
     module_names: Sequence[str],
     task: str | None,
-    padded: bool = False,
 ) -> dict[str, Any]:
     """The arguments of a `LoraConfig` for these ranks: every scale is 1, every pattern matches one module."""
     chosen = {matrix: ranks[matrix.name] for matrix in matrices if ranks.get(matrix.name)}
@@ -92,7 +156,7 @@ def lora_config(
     taken = tuple(f".{name}" for name in FUSED) if fused else ()
     parameters = [one.stored for one in chosen if one.experts or one.name.endswith(taken)]
     modules = [one.name for one in chosen if one.stored not in parameters]
-    smaller = {} if padded else {matrix: rank for matrix, rank in chosen.items() if rank != largest}
+    smaller = {matrix: rank for matrix, rank in chosen.items() if rank != largest}
     patterns = {
         f"^{re.escape(one.stored if one.stored in parameters else one.name)}": rank
         for one, rank in smaller.items()
