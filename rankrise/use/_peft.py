@@ -32,7 +32,9 @@ def save_adapter(adapter: "Adapter", folder: Path, for_: str) -> Path:
     if is_taken(folder):
         raise RankriseError(f"{str(folder)!r} exists: pass a new folder for the adapter.")
     if reader.files[0] != "kohya" and names[0].startswith("lora_"):
-        raise RankriseError("Kohya's names are not those of modules: pass base, or for_='kohya' (--for kohya).")
+        raise RankriseError(
+            "Kohya's names are not those of modules: pass base, or for_='kohya' (--for kohya)."
+        )
     parts = _parts(adapter)
     refused = next((part for part in parts if part not in reader.takes), None)
     if refused:
@@ -45,13 +47,18 @@ def save_adapter(adapter: "Adapter", folder: Path, for_: str) -> Path:
     config = lora_config(ranks, adapter.matrices, names, adapter.task)
     allocated = next((rank for rank in reader.ranks if rank >= config["r"]), None)
     if allocated is None:
-        raise RankriseError(f"The largest rank is {config['r']}, and vLLM takes up to 512: pass a smaller one.")
+        raise RankriseError(
+            f"The largest rank is {config['r']}, and vLLM takes up to 512: pass a smaller one."
+        )
     if reader.divides_by == "own":
         config["alpha_pattern"] = {}
     modules, wrappers = _in_peft(ranks, adapter.matrices)
     tensors, generator = dict[str, Tensor](), torch.Generator().manual_seed(0)
     for matrix in (matrix for matrix in adapter.matrices if matrix.name in modules):
-        rank, (left, right) = ranks[matrix.name], adapter.cuts[matrix.name].factors(adapter.ranks[matrix.name])
+        rank, (left, right) = (
+            ranks[matrix.name],
+            adapter.cuts[matrix.name].factors(adapter.ranks[matrix.name]),
+        )
         if reader.divides_by == "own":
             left = left * (rank / config["r"])
         # Random rows and zero columns, as PEFT initialises: the product stays and can be trained.

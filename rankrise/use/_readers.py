@@ -8,6 +8,9 @@ from typing import Literal
 
 from rankrise.foundations.errors import RankriseError
 
+CONVOLUTIONS, EMBEDDINGS, EXPERTS = "convolutions", "embeddings", "experts in one parameter"
+WHOLE = "biases and whole modules"
+
 
 @dataclass(frozen=True)
 class Reader:
@@ -19,7 +22,7 @@ class Reader:
     divides_by: Literal["largest", "own", "any"] = "largest"
     """The rank under the one alpha of all modules; "any" if each module has its own alpha."""
     one_rank: bool = False
-    takes_rest: bool = False  # whole modules and biases
+    takes: tuple[str, ...] = (EMBEDDINGS,)  # beside linear layers
     ranks: tuple[float, ...] = (math.inf,)  # what it allocates: the first that is large enough
     images: bool = False  # whether it runs diffusion models, or language models
 
@@ -29,7 +32,7 @@ READERS = {
         "PEFT and mergekit",
         "peft.PeftModel.from_pretrained(base_model, {folder!r})",
         divides_by="any",
-        takes_rest=True,
+        takes=(CONVOLUTIONS, EMBEDDINGS, EXPERTS, WHOLE),
     ),
     "llama.cpp": Reader("llama.cpp", "convert_lora_to_gguf.py --base BASE {folder}", divides_by="own"),
     "vllm": Reader(
@@ -47,16 +50,17 @@ READERS = {
         "pipeline.load_lora_weights({folder!r})",
         files=("diffusers", "kohya"),
         divides_by="any",
+        takes=(CONVOLUTIONS,),
         images=True,
     ),
     "kohya": Reader(
         "ComfyUI",
         "copy the file in {folder} to ComfyUI/models/loras",
         files=("kohya", "kohya, diffusers' names"),
-        divides_by="any",
+        divides_by="own",
+        takes=(CONVOLUTIONS,),
         images=True,
     ),
-    "sd-scripts": Reader("sd-scripts", "", files=("kohya",), divides_by="any", images=True),
 }
 ALL = Reader("every reader of PEFT folders", READERS["peft"].load, one_rank=True, ranks=READERS["vllm"].ranks)
 
@@ -68,28 +72,29 @@ def reader_of(for_: str) -> Reader:
     return found
 
 
-def verdicts(written: Reader, ranks: Collection[int], rest: bool, modules: Collection[str]) -> dict[str, str]:
+def verdicts(
+    written: Reader, ranks: Collection[int], parts: Collection[str], modules: Collection[str]
+) -> dict[str, str]:
     """What each reader of such models makes of an adapter: "right", or what goes wrong."""
     ratio, found = max(ranks) / min(ranks), dict[str, str]()
-    starts = {
-        found[0] for found in map(re.compile("lora_|down_blocks|transformer_blocks").match, modules) if found
-    }
+    is_unet = any(map(re.compile("down_blocks|lora_unet_|lora_te").match, modules))
+    images = written.images or is_unet or any(map(re.compile("transformer_blocks|lora_").match, modules))
     file = written.files[0]
-    if file == "kohya" and not starts & {"lora_", "down_blocks"}:  # programs have other names for its modules
-        file = "kohya, diffusers' names"
+    if file == "kohya" and not is_unet:
+        file = "kohya, diffusers' names"  # of a transformer, for which most programs have other names
     divided_by = "own" if written.divides_by == "own" else "largest"
     for reader in READERS.values():
         verdict = "right"
         if file not in reader.files:
             verdict = "reads other files"
-        elif rest and not reader.takes_rest:
-            verdict = "takes nothing that is kept whole"
+        elif refused := next((part for part in parts if part not in reader.takes), None):
+            verdict = f"loads no {refused}"
         elif max(ranks) > reader.ranks[-1]:
             verdict = f"takes ranks up to {reader.ranks[-1]}"
         elif ratio > 1 and reader.one_rank:
             verdict = "refuses unequal ranks"
         elif ratio > 1 and reader.divides_by not in ("any", divided_by):
             verdict = f"up to {ratio:.3g} times too {'strong' if divided_by == 'largest' else 'weak'}"
-        if reader is READERS["peft"] or reader.images == (written.images or bool(starts)):
+        if reader is READERS["peft"] or reader.images == (images):
             found[reader.name] = verdict
     return found

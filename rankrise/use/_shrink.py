@@ -1,4 +1,4 @@
-"""`use.shrink`: a PEFT LoRA adapter at lower ranks, from its factors alone."""
+"""`use.shrink`: a LoRA adapter at lower ranks, from its factors alone."""
 
 import re
 from collections.abc import Callable
@@ -32,7 +32,7 @@ def shrink(
     evaluate: Evaluate | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Adapter:
-    """Cut a LoRA adapter to lower ranks; the product of its factors is never formed.
+    """Cut a LoRA adapter of PEFT or kohya to lower ranks; the product of its factors is never formed.
 
     Pass one size, as for `use.extract`. `base` is needed to measure a loss, and is checked against the
     adapter. Whole modules and biases in the adapter stay as they are.

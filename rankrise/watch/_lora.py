@@ -1,4 +1,4 @@
-"""PEFT LoRA adapters, read from disk without PEFT and applied to their base."""
+"""LoRA adapters of PEFT and kohya, read from disk without PEFT and applied to their base."""
 
 import re
 from dataclasses import dataclass, replace
@@ -17,6 +17,7 @@ from rankrise.watch._matrix import Matrix
 
 ADAPTER_CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
+KOHYA = "lora_(unet|transformer)_"  # before a module's name
 # Initialisations after which the base is no longer the one on disk ("lora" is LoRA-GA)
 _MOVES_THE_BASE = ("pissa", "olora", "corda", "loftq", "lora")
 # Settings that make a change other than the product of two factors
@@ -28,7 +29,7 @@ _NOT_A_PRODUCT = (
 
 @dataclass(frozen=True, eq=False)
 class StoredAdapter:
-    """A PEFT LoRA adapter on disk, by its own names or, after `on`, by those of a base."""
+    """A LoRA adapter on disk, by its own names or, after `on`, by those of a base."""
 
     folder: Path
     config: dict[str, Any]
@@ -42,7 +43,10 @@ class StoredAdapter:
         modules = dict(model.named_modules())
         prefix = f"{getattr(model, 'base_model_prefix', '')}."
 
+        flat = {kohya_name(name): name for name in modules}
+
         def own(name: str) -> str:
+            name = flat.get(re.sub(f"^{KOHYA}", "", name), name)
             others = (name, name.removeprefix(prefix), prefix + name)
             return next((one for one in others if one.rpartition(".")[0] in modules), name)
 
@@ -97,8 +101,11 @@ def is_adapter_folder(source: object) -> bool:
 
 
 def read_adapter(folder: str | Path) -> StoredAdapter:
-    """Read the factors of a PEFT LoRA adapter from its folder."""
+    """Read the factors of a LoRA adapter from PEFT's folder or kohya's file."""
     folder = Path(folder)
+    files = [folder] if folder.is_file() else list(folder.glob("*.safetensors"))
+    if len(files) == 1 and not (folder / ADAPTER_CONFIG).exists():
+        return _read_kohya(files[0])
     for file in (ADAPTER_CONFIG, TENSORS):
         if not (folder / file).is_file():
             raise RankriseError(f"{str(folder)!r} has no {file}: pass the folder of a PEFT adapter.")
@@ -159,3 +166,24 @@ def _parameters(module: str, config: dict[str, Any]) -> list[str]:
     targets = [target.rpartition(".") for target in config.get("target_parameters") or ()]
     found = [leaf for owner, _, leaf in targets if f".{module}".endswith(f".{owner or 'experts'}")]
     return sorted(dict.fromkeys(found), key=lambda leaf: leaf.startswith("down"))
+
+
+def kohya_name(module: str) -> str:
+    """A module of diffusers in kohya's files; SDXL's first embedding has the name of the original."""
+    module = re.sub(r"add_embedding\.linear_([12])", lambda it: f"label_emb.0.{2 * int(it[1]) - 2}", module)
+    return module.replace(".", "_")
+
+
+def _read_kohya(file: Path) -> StoredAdapter:
+    tensors, _ = read_tensors(file, "restore it")
+    matrices, factors, dtype = dict[str, Matrix](), dict[str, tuple[Tensor, Tensor]](), torch.float32
+    for key in [key for key in tensors if key.endswith(".lora_down.weight")]:
+        name = key.removesuffix(".lora_down.weight")
+        right, left = tensors.pop(key), tensors.pop(f"{name}.lora_up.weight")
+        scale, dtype = float(tensors.pop(f"{name}.alpha", len(right))) / max(len(right), 1), right.dtype
+        matrices[name], left, right = Matrix.from_peft(left, right, name=name)
+        factors[name] = left.float() * scale, right.float()
+    if tensors or not factors:
+        what = min(tensors, default="nothing")
+        raise RankriseError(f"{str(file)!r} holds {what}: pass PEFT's folder, or kohya's file of plain LoRA.")
+    return StoredAdapter(file, {}, matrices, factors, tensors, dtype)
