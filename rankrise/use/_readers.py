@@ -95,6 +95,6 @@ def verdicts(
             verdict = "refuses unequal ranks"
         elif ratio > 1 and reader.divides_by not in ("any", divided_by):
             verdict = f"up to {ratio:.3g} times too {'strong' if divided_by == 'largest' else 'weak'}"
-        if reader is READERS["peft"] or reader.images == (images):
+        if reader is READERS["peft"] or reader.images == images:
             found[reader.name] = verdict
     return found
