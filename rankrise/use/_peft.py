@@ -40,8 +40,8 @@ def save_adapter(adapter: "Adapter", folder: Path, for_: str) -> Path:
     if refused:
         way = 'rest="leave" (--leave_rest)' if refused == WHOLE else "only=... to leave them out"
         raise RankriseError(
-            f'{reader.name} loads no {refused}, such as {parts[refused]}: pass {way}, or for_="peft" '
-            "(--for peft)."
+            f"{refused[0].upper()}{refused[1:]}, such as {parts[refused]}, are not for {reader.name}: pass "
+            f'{way}, or for_="peft" (--for peft).'
         )
     ranks = _one_rank(adapter.ranks) if reader.one_rank else adapter.ranks
     config = lora_config(ranks, adapter.matrices, names, adapter.task)

@@ -62,7 +62,13 @@ READERS = {
         images=True,
     ),
 }
-ALL = Reader("every reader of PEFT folders", READERS["peft"].load, one_rank=True, ranks=READERS["vllm"].ranks)
+ALL = Reader(
+    "most of all readers",
+    READERS["peft"].load,
+    one_rank=True,
+    takes=(CONVOLUTIONS, EMBEDDINGS, EXPERTS),  # some run no model that has these
+    ranks=READERS["vllm"].ranks,
+)
 
 
 def reader_of(for_: str) -> Reader:

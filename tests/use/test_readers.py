@@ -38,20 +38,26 @@ def stored(folder: Path) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]]]:
     return json.loads((folder / "adapter_config.json").read_text()), factors
 
 
+PAIRS = (("A", "B"), ("embedding_A", "embedding_B"))
+
+
 def merged_by_llama_cpp(folder: Path, base: Any) -> Weights:
     """convert_lora_to_gguf.py and `get_scale` in llama-adapter.h."""
     config, factors = stored(folder)
     weights = deepcopy(base.state_dict())
     for module, both in factors.items():
-        if set(both) != {"A", "B"} and not re.search(r"_layernorm|\.norm", module):
-            raise Refused(module)
-        if set(both) == {"A", "B"}:  # norms are read and then left out
+        if set(both) == {"A", "B"}:
             weights[f"{module}.weight"] += config["lora_alpha"] / both["B"].shape[1] * both["B"] @ both["A"]
+        elif set(both) == {"embedding_A", "embedding_B"}:  # looked up, and turned by B: llm_build_inp_embd
+            scale = config["lora_alpha"] / both["embedding_B"].shape[1]
+            weights[f"{module}.weight"] += scale * both["embedding_A"].T @ both["embedding_B"].T
+        elif not re.search(r"_layernorm|\.norm", module):  # norms are read and then left out
+            raise Refused(module)
     return weights
 
 
 def merged_by_vllm(folder: Path, base: Any) -> Weights:
-    """`PEFTHelper`, `parse_fine_tuned_lora_name` and `set_lora`."""
+    """`PEFTHelper`, `parse_fine_tuned_lora_name` and `set_lora`, of embeddings too."""
     config, factors = stored(folder)
     said = re.search(r"max-lora-rank (\d+)", json.loads((folder / "rankrise.json").read_text())["load"])
     most = int(said[1]) if said else 8
@@ -59,12 +65,14 @@ def merged_by_vllm(folder: Path, base: Any) -> Weights:
         raise Refused
     weights = deepcopy(base.state_dict())
     for module, both in factors.items():
-        if set(both) != {"A", "B"}:
+        names = next((pair for pair in PAIRS if set(both) == set(pair)), None)
+        if names is None:
             raise Refused(module)
-        out, into = weights[f"{module}.weight"].shape
-        a, b = torch.zeros(most, into), torch.zeros(out, most)
-        a[: len(both["A"])], b[:, : both["B"].shape[1]] = both["A"], both["B"]
-        weights[f"{module}.weight"] += b @ a * (config["lora_alpha"] / config["r"])
+        a, b = (both[name] for name in names)
+        whole_a, whole_b = torch.zeros(most, a.shape[1]), torch.zeros(len(b), most)
+        whole_a[: len(a)], whole_b[:, : b.shape[1]] = a, b
+        change = whole_b @ whole_a * (config["lora_alpha"] / config["r"])
+        weights[f"{module}.weight"] += change if names == PAIRS[0] else change.T
     return weights
 
 
@@ -74,23 +82,24 @@ def merged_by_sglang(folder: Path, base: Any) -> Weights:
     if isinstance(config["target_modules"], str):
         raise Refused
     weights, rank = deepcopy(base.state_dict()), config["r"]
+    scale = config["lora_alpha"] / rank
     for group in (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"), ("o_proj",), ("down_proj",)):
         for first in [module for module in weights if module.endswith(f".{group[0]}.weight")]:
             names = [first.removesuffix(".weight").replace(group[0], one) for one in group]
             found = [factors.pop(name, {}) for name in names]
-            if any(set(one) != {"A", "B"} for one in found):
-                raise Refused(names)
-            if any(len(one["A"]) != rank for one in found):
+            if any(set(one) != {"A", "B"} or len(one["A"]) != rank for one in found):
                 raise Refused(names)
             stacked, outputs = torch.cat([one["A"] for one in found]), [len(one["B"]) for one in found]
             below = torch.cat([one["B"] for one in found]).split(outputs)  # all of one rank
             for place, name in enumerate(names):
                 part = stacked[place * rank : (place + 1) * rank]
-                weights[f"{name}.weight"] += below[place] @ part * (config["lora_alpha"] / rank)
-    for module, both in factors.items():
-        if set(both) != {"A", "B"} or len(both["A"]) != rank:
+                weights[f"{name}.weight"] += below[place] @ part * scale
+    for module, both in factors.items():  # lm_head, and embed_tokens, which it does not scale
+        names = next((pair for pair in PAIRS if set(both) == set(pair)), None)
+        if names is None or len(both[names[0]]) != rank:
             raise Refused(module)
-        weights[f"{module}.weight"] += both["B"] @ both["A"] * (config["lora_alpha"] / rank)
+        change = both[names[1]] @ both[names[0]]
+        weights[f"{module}.weight"] += change * scale if names == PAIRS[0] else change.T
     return weights
 
 
@@ -112,7 +121,8 @@ def wanted(base: nn.Module, adapter: Adapter) -> Weights:
     """The base with every cut change."""
     weights = deepcopy(base.state_dict())
     for name, (b, a) in adapter.factors.items():
-        weights[f"{name}.weight"] += (b @ a).reshape(weights[f"{name}.weight"].shape)
+        change = (b @ a).T if isinstance(base.get_submodule(name), nn.Embedding) else b @ a
+        weights[f"{name}.weight"] += change.reshape(weights[f"{name}.weight"].shape)
     return weights
 
 
