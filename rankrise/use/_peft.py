@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import is_taken, whole_folder, write_json
 from rankrise.record.folder import save
-from rankrise.use._readers import CONVOLUTIONS, EMBEDDINGS, EXPERTS, WHOLE, reader_of, verdicts
+from rankrise.use._readers import CONVOLUTIONS, EMBEDDINGS, EXPERTS, TRANSPOSED, WHOLE, reader_of, verdicts
 from rankrise.watch._lora import ADAPTER_CONFIG, PREFIX, TENSORS, kohya_name
 from rankrise.watch._matrix import Matrix
 
@@ -102,11 +102,11 @@ def save_adapter(adapter: "Adapter", folder: Path, for_: str) -> Path:
 def _parts(adapter: "Adapter") -> dict[str, str]:
     """What of the adapter not every reader loads, with a name of each."""
     found = {WHOLE: min(adapter.rest.tensors)} if adapter.rest.tensors else {}
-    for matrix in adapter.matrices:
-        if adapter.ranks[matrix.name]:
-            found |= {CONVOLUTIONS: matrix.name} if matrix.kernel else {}
-            found |= {EMBEDDINGS: matrix.name} if matrix.embedding else {}
-            found |= {EXPERTS: matrix.name} if matrix.experts else {}
+    for one in adapter.matrices:
+        kinds = {CONVOLUTIONS: one.kernel, EMBEDDINGS: one.embedding, EXPERTS: one.experts}
+        kind = next((kind for kind, given in kinds.items() if given), TRANSPOSED if one.transposed else None)
+        if kind and adapter.ranks[one.name]:
+            found.setdefault(kind, one.name)
     return found
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 from rankrise.foundations.errors import RankriseError
 
 CONVOLUTIONS, EMBEDDINGS, EXPERTS = "convolutions", "embeddings", "experts in one parameter"
-WHOLE = "biases and whole modules"
+TRANSPOSED, WHOLE = "layers that are stored as [in, out]", "biases and whole modules"
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ READERS = {
         "PEFT and mergekit",
         "peft.PeftModel.from_pretrained(base_model, {folder!r})",
         divides_by="any",
-        takes=(CONVOLUTIONS, EMBEDDINGS, EXPERTS, WHOLE),
+        takes=(CONVOLUTIONS, EMBEDDINGS, EXPERTS, TRANSPOSED, WHOLE),
     ),
     "llama.cpp": Reader("llama.cpp", "convert_lora_to_gguf.py --base BASE {folder}", divides_by="own"),
     "vllm": Reader(
@@ -63,10 +63,10 @@ READERS = {
     ),
 }
 ALL = Reader(
-    "most of all readers",
+    "every reader",
     READERS["peft"].load,
     one_rank=True,
-    takes=(CONVOLUTIONS, EMBEDDINGS, EXPERTS),  # some run no model that has these
+    takes=(CONVOLUTIONS, EMBEDDINGS, EXPERTS, TRANSPOSED),  # some run no model that has these
     ranks=READERS["vllm"].ranks,
 )
 
