@@ -226,12 +226,15 @@ def open_weights(source: str | Path, architecture: Path | None = None) -> Opened
 def architecture_of(path: Path) -> Opened:
     """The model that a config.json describes, of transformers or timm, without a checkpoint."""
     config = _without_other_places(read_json(path), path)
-    library = "transformers" if "model_type" in config else "timm"
+    marks = {"transformers": "model_type", "diffusers": "_class_name"}
+    library = next((library for library, mark in marks.items() if mark in config), "timm")
     module = require(library, extra=library, purpose=f"Reading a checkpoint of {library}")
     try:
         with offline(), torch.device("meta"):
             if library == "transformers":
                 return _transformers(module, config)
+            if library == "diffusers":
+                return Opened(getattr(module, config["_class_name"]).from_config(config))
             arguments = {"num_classes": config.get("num_classes", 1000)} | (config.get("model_args") or {})
             return Opened(module.create_model(config["architecture"], pretrained=False, **arguments))
     except Exception as error:

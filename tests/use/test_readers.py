@@ -16,6 +16,7 @@ from tiny_models import changed, made
 from torch import Tensor, nn
 
 from rankrise import RankriseError, use
+from rankrise.commands import main
 from rankrise.use import Adapter
 
 Weights = dict[str, Tensor]
@@ -201,7 +202,8 @@ def merged_by_kohya(file: Path, base: nn.Module) -> Weights:
         key = "lora_unet_" + name.removesuffix(".weight").replace(".", "_")
         if f"{key}.lora_down.weight" in tensors:
             down, up = tensors.pop(f"{key}.lora_down.weight"), tensors.pop(f"{key}.lora_up.weight")
-            weights[name] += float(tensors.pop(f"{key}.alpha")) / len(down) * up @ down
+            scale = float(tensors.pop(f"{key}.alpha")) / len(down)
+            weights[name] += scale * (up.flatten(1) @ down.flatten(1)).reshape(weights[name].shape)
     assert not tensors
     return weights
 
@@ -285,3 +287,15 @@ def test_diffusers_loads_its_files_and_kohyas(make: Callable[[], Any], for_: Any
         loaded.fuse_lora()
         found = {name.replace(".base_layer", ""): tensor for name, tensor in loaded.state_dict().items()}
         assert far(found, want) < 1e-6
+
+
+def test_a_unet_becomes_kohyas_file_by_one_command(tmp_path: Path, capsys: Any) -> None:
+    base = unet()
+    base.save_pretrained(tmp_path / "base")
+    changed(base).save_pretrained(tmp_path / "tuned")
+    models = [str(tmp_path / part) for part in ("base", "tuned")]
+    main(["extract", *models, "--leave_rest", "--for", "kohya", "--out", str(tmp_path / "style")])
+    assert "Applied rightly by diffusers, ComfyUI; not by PEFT" in " ".join(capsys.readouterr().out.split())
+    adapter = use.extract(base, changed(base), rank=8, rest="leave")
+    found = merged_by_kohya(tmp_path / "style/style.safetensors", base)
+    assert far(found, wanted(base, adapter)) < 1e-5
