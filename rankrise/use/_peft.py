@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import is_taken, whole_folder, write_json
 from rankrise.record.folder import save
-from rankrise.use._readers import CONVOLUTIONS, EMBEDDINGS, EXPERTS, TRANSPOSED, WHOLE, reader_of, verdicts
+from rankrise.use._readers import CONVOLUTIONS, EMBEDDINGS, EXPERTS, READERS, TRANSPOSED, WHOLE, verdicts
 from rankrise.watch._lora import ADAPTER_CONFIG, PREFIX, TENSORS, kohya_name
 from rankrise.watch._matrix import Matrix
 
@@ -28,16 +28,13 @@ FUSED = ("gate", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3")
 
 def save_adapter(adapter: "Adapter", folder: Path, for_: str) -> Path:
     """Write what a reader loads, and a report; the folder appears when all files are whole."""
-    reader, rest, names = reader_of(for_), adapter.rest, adapter.module_names
+    reader, rest, names = READERS[for_], adapter.rest, adapter.module_names
     if is_taken(folder):
         raise RankriseError(f"{str(folder)!r} exists: pass a new folder for the adapter.")
     if reader.files[0] != "kohya" and names[0].startswith("lora_"):
-        raise RankriseError(
-            "Kohya's names are not those of modules: pass base, or for_='kohya' (--for kohya)."
-        )
+        raise RankriseError("Kohya's names are no module's: pass base, or for_='kohya' (--for kohya).")
     parts = _parts(adapter)
-    refused = next((part for part in parts if part not in reader.takes), None)
-    if refused:
+    if refused := next((part for part in parts if part not in reader.takes), None):
         way = 'rest="leave" (--leave_rest)' if refused == WHOLE else "only=... to leave them out"
         raise RankriseError(
             f"{refused[0].upper()}{refused[1:]}, such as {parts[refused]}, are not for {reader.name}: pass "
@@ -47,18 +44,14 @@ def save_adapter(adapter: "Adapter", folder: Path, for_: str) -> Path:
     config = lora_config(ranks, adapter.matrices, names, adapter.task)
     allocated = next((rank for rank in reader.ranks if rank >= config["r"]), None)
     if allocated is None:
-        raise RankriseError(
-            f"The largest rank is {config['r']}, and vLLM takes up to 512: pass a smaller one."
-        )
+        raise RankriseError(f"Rank {config['r']} is too large for vLLM: cut to {reader.ranks[-1]} at most.")
     if reader.divides_by == "own":
         config["alpha_pattern"] = {}
     modules, wrappers = _in_peft(ranks, adapter.matrices)
     tensors, generator = dict[str, Tensor](), torch.Generator().manual_seed(0)
     for matrix in (matrix for matrix in adapter.matrices if matrix.name in modules):
-        rank, (left, right) = (
-            ranks[matrix.name],
-            adapter.cuts[matrix.name].factors(adapter.ranks[matrix.name]),
-        )
+        left, right = adapter.cuts[matrix.name].factors(adapter.ranks[matrix.name])
+        rank = ranks[matrix.name]
         if reader.divides_by == "own":
             left = left * (rank / config["r"])
         # Random rows and zero columns, as PEFT initialises: the product stays and can be trained.

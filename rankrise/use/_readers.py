@@ -6,10 +6,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
-from rankrise.foundations.errors import RankriseError
-
 CONVOLUTIONS, EMBEDDINGS, EXPERTS = "convolutions", "embeddings", "experts in one parameter"
 TRANSPOSED, WHOLE = "layers that are stored as [in, out]", "biases and whole modules"
+FACTORS = (CONVOLUTIONS, EMBEDDINGS, EXPERTS, TRANSPOSED)
+VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 
 
 @dataclass(frozen=True)
@@ -19,63 +19,35 @@ class Reader:
     name: str
     load: str  # how it loads a folder
     files: tuple[str, ...] = ("peft",)  # the formats it reads; the first is what is written for it
+    takes: tuple[str, ...] = (EMBEDDINGS,)  # beside linear layers
     divides_by: Literal["largest", "own", "any"] = "largest"
     """The rank under the one alpha of all modules; "any" if each module has its own alpha."""
     one_rank: bool = False
-    takes: tuple[str, ...] = (EMBEDDINGS,)  # beside linear layers
     ranks: tuple[float, ...] = (math.inf,)  # what it allocates: the first that is large enough
     images: bool = False  # whether it runs diffusion models, or language models
 
 
-READERS = {
-    "peft": Reader(
-        "PEFT and mergekit",
-        "peft.PeftModel.from_pretrained(base_model, {folder!r})",
-        divides_by="any",
-        takes=(CONVOLUTIONS, EMBEDDINGS, EXPERTS, TRANSPOSED, WHOLE),
-    ),
-    "llama.cpp": Reader("llama.cpp", "convert_lora_to_gguf.py --base BASE {folder}", divides_by="own"),
-    "vllm": Reader(
-        "vLLM",
-        "vllm serve BASE --enable-lora --max-lora-rank {rank} --lora-modules adapter={folder}",
-        ranks=(1, 8, 16, 32, 64, 128, 256, 320, 512),
-    ),
-    "sglang": Reader(
-        "SGLang",
-        "python -m sglang.launch_server --model-path BASE --lora-paths adapter={folder}",
-        one_rank=True,
-    ),
-    "diffusers": Reader(
-        "diffusers",
-        "pipeline.load_lora_weights({folder!r})",
-        files=("diffusers", "kohya"),
-        divides_by="any",
-        takes=(CONVOLUTIONS,),
-        images=True,
-    ),
-    "kohya": Reader(
-        "ComfyUI",
-        "copy the file in {folder} to ComfyUI/models/loras",
-        files=("kohya", "kohya, diffusers' names"),
-        divides_by="own",
-        takes=(CONVOLUTIONS,),
-        images=True,
-    ),
-}
-ALL = Reader(
-    "every reader",
-    READERS["peft"].load,
-    one_rank=True,
-    takes=(CONVOLUTIONS, EMBEDDINGS, EXPERTS, TRANSPOSED),  # some run no model that has these
-    ranks=READERS["vllm"].ranks,
+PEFT = Reader(
+    name="PEFT and mergekit",
+    load="peft.PeftModel.from_pretrained(base_model, {folder!r})",
+    takes=(*FACTORS, WHOLE),
+    divides_by="any",
 )
-
-
-def reader_of(for_: str) -> Reader:
-    found = {**READERS, "all": ALL}.get(for_)
-    if found is None:
-        raise RankriseError(f"for_ is {for_!r}: pass one of {', '.join(READERS)} and all.")
-    return found
+SERVE_VLLM = "vllm serve BASE --enable-lora --max-lora-rank {rank} --lora-modules adapter={folder}"
+SERVE_SGLANG = "python -m sglang.launch_server --model-path BASE --lora-paths adapter={folder}"
+LOAD_DIFFUSERS, LOAD_COMFYUI = "pipeline.load_lora_weights({folder!r})", "copy {folder}/* to models/loras"
+UNET, OTHER = "kohya", "kohya, of a transformer"  # most programs have other names for its modules
+READERS = {
+    "peft": PEFT,
+    "llama.cpp": Reader("llama.cpp", "convert_lora_to_gguf.py --base BASE {folder}", divides_by="own"),
+    "vllm": Reader("vLLM", SERVE_VLLM, ranks=VLLM_RANKS),
+    "sglang": Reader("SGLang", SERVE_SGLANG, one_rank=True),
+    "diffusers": Reader(
+        "diffusers", LOAD_DIFFUSERS, ("diffusers", UNET), (CONVOLUTIONS,), "any", images=True
+    ),
+    "kohya": Reader("ComfyUI", LOAD_COMFYUI, (UNET, OTHER), (CONVOLUTIONS,), "own", images=True),
+    "all": Reader("every reader", PEFT.load, takes=FACTORS, one_rank=True, ranks=VLLM_RANKS),
+}
 
 
 def verdicts(
@@ -85,11 +57,9 @@ def verdicts(
     ratio, found = max(ranks) / min(ranks), dict[str, str]()
     is_unet = any(map(re.compile("down_blocks|lora_unet_|lora_te").match, modules))
     images = written.images or is_unet or any(map(re.compile("transformer_blocks|lora_").match, modules))
-    file = written.files[0]
-    if file == "kohya" and not is_unet:
-        file = "kohya, diffusers' names"  # of a transformer, for which most programs have other names
+    file = OTHER if written.files[0] == UNET and not is_unet else written.files[0]
     divided_by = "own" if written.divides_by == "own" else "largest"
-    for reader in READERS.values():
+    for reader in (reader for key, reader in READERS.items() if key != "all"):
         verdict = "right"
         if file not in reader.files:
             verdict = "reads other files"
@@ -101,6 +71,6 @@ def verdicts(
             verdict = "refuses unequal ranks"
         elif ratio > 1 and reader.divides_by not in ("any", divided_by):
             verdict = f"up to {ratio:.3g} times too {'strong' if divided_by == 'largest' else 'weak'}"
-        if reader is READERS["peft"] or reader.images == images:
+        if reader is PEFT or reader.images == images:
             found[reader.name] = verdict
     return found
