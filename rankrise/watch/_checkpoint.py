@@ -224,7 +224,7 @@ def open_weights(source: str | Path, architecture: Path | None = None) -> Opened
 
 
 def architecture_of(path: Path) -> Opened:
-    """The model that a config.json describes, of transformers or timm, without a checkpoint."""
+    """The model that a config.json describes, of transformers, diffusers or timm, without a checkpoint."""
     config = _without_other_places(read_json(path), path)
     marks = {"transformers": "model_type", "diffusers": "_class_name"}
     library = next((library for library, mark in marks.items() if mark in config), "timm")
