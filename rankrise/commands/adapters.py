@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +57,10 @@ def write(
             **budget,
             uniform=uniform or None,
             evaluate=data and data.evaluate,
+            final=data and data.final,
             progress=move_to,
         )
+    if data and adapter.measured:
+        adapter = replace(adapter, measured=replace(adapter.measured, on=data.measured_on))
     adapter.save(out, for_)
-    print_adapter(adapter, out, data.measured_on if data else "", json, what)
+    print_adapter(adapter, out, json, what)

@@ -40,8 +40,8 @@ def extract(
     from rankrise.use.data import open_models
 
     place, asked, budget = new_folder(out), Measuring(**measuring), budget or {"rank": 8}
-    base, tuned, data = open_models(models, asked)
+    base, tuned, data = open_models(models, asked, searching="gain" in budget)
     moments = measured_moments(tuned, data, asked)
     rest: Literal["leave", "keep"] = "leave" if leave_rest else "keep"
-    cut = partial(use.extract, base, tuned, moments=moments, rest=rest)
+    cut = partial(use.extract, base, tuned, moments=moments, rest=rest, metric=asked.metric)
     write(cut, "change", place, data, budget, uniform, for_, json)

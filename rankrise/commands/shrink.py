@@ -45,7 +45,7 @@ def shrink(
     model = tuned = data = None
     if base is not None:
         model = load_model(base)
-        data, tuned = read_data(model, base, asked), merged(adapter, model)
+        data, tuned = read_data(model, base, asked, searching="gain" in budget), merged(adapter, model)
     moments = measured_moments(tuned, data, asked)
-    cut = partial(use.shrink, adapter, base=model, moments=moments)
+    cut = partial(use.shrink, adapter, base=model, moments=moments, metric=asked.metric)
     write(cut, "adapter", place, data, budget, uniform, for_, json)

@@ -59,6 +59,7 @@ def truncate(
         "weights": [fingerprint(model) for model in (base, tuned)],
         "data": asked.data,
         "gain": gain,
+        "metric": asked.metric,
         "measured_on": data.measured_on,
         "examples": asked.examples,
     }
@@ -76,6 +77,7 @@ def truncate(
             groups=groups or None,
             moments=moments,
             gain=gain,
+            metric=asked.metric,
             out=out,
             about=about,
             progress=move_to,

@@ -51,18 +51,24 @@ class Measuring:
 
     data: str | None = None
     """A .jsonl file with one example per line, its "text" (and "label" for a classifier); any other text
-    file, cut into blocks of tokens; an image folder; or a recipe. Half of your own data is held out to
-    measure the loss on."""
+    file, cut into blocks of tokens; an image folder; or a recipe. Your own data is shuffled, and a part of
+    it held out to measure the loss on."""
+    held_out: str | None = None
+    """More data of your own, to measure the loss on in place of a part of --data."""
+    metric: str | None = None
+    """Score whose gain counts: loss, accuracy (of a classifier) or perplexity (of a language model); the loss
+    if not given."""
     data_folder: str | None = None
     """Folder of a recipe's data set."""
     examples: int = setting(1000, at_least=1)
-    """How many examples to measure moments on; as many of your own data are held out."""
+    """How many examples to measure moments on; as many of your own data are held out, twice if a gain is
+    searched for."""
     batch_size: int = setting(16, at_least=1)
     """Examples at a time, with your own data."""
     labels: Literal["sampled", "data"] = "sampled"
     """Labels for the moments: drawn from the model's own predictions (sampled), or the data's own (data)."""
     seed: int = setting(0, at_least=0, at_most=2**63 - 1)
-    """Seed of the sampled labels."""
+    """Seed of the sampled labels, and of the order of your own data."""
     block: int = setting(4096, at_least=1)
     """Keep the moments of a longer side in blocks of this length, which takes less memory."""
     moments: Path | None = None
@@ -70,3 +76,5 @@ class Measuring:
 
     def __post_init__(self) -> None:
         check(self)
+        if self.held_out is not None and self.data is None:
+            raise RankriseError("--held_out goes with --data, which moments are measured on: pass both.")

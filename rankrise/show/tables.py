@@ -70,15 +70,27 @@ def print_stages(stages: "Stages", label: Callable[[int], str], flow: "Flow | No
 
 
 def print_truncation(found: "Truncation", measured_on: str, gain: float, written: Sequence[Path]) -> None:
-    """Print the functional ranks, and which rank is enough."""
+    """Print the functional ranks, the scores at each size, and which rank is enough."""
+    of_all = [one for one in found.curves if one.group == "all"]
+    functional = {"loss": "functional_rank"} | ({found.metric: "metric_rank"} if found.metric else {})
     rows = []
     for curve in found.curves:
         losses = f"{curve.initial['loss']:.4g}", f"{found.trained['loss']:.4g}"
-        rank = "none" if curve.functional_rank is None else str(curve.functional_rank)
-        rows.append((curve.group, curve.method, *losses, rank, str(curve.full_rank)))
-    titles = ("group", "method", "initial loss", "trained loss", "functional rank", "full rank")
+        ranks = [getattr(curve, attribute) for attribute in functional.values()]
+        shown = ["none" if rank is None else str(rank) for rank in ranks]
+        rows.append((curve.group, curve.method, *losses, *shown, str(curve.full_rank)))
+    by = [f"rank by {name}" for name in functional]
+    titles = ("group", "method", "initial loss", "trained loss", *by, "full rank")
     console = Console()
     console.print(plain_table(titles, rows, ("group", "method"), "Functional rank"))
+    sizes = []
+    for curve in of_all:
+        for one in curve.points:
+            scores = [f"{one.scores[name]:.4g}" for name in functional]
+            sizes.append((curve.method, str(one.rank), f"{one.parameters:,}", *scores))
+    if sizes:
+        titles = ("method", "rank", "parameters", *functional)
+        console.print(plain_table(titles, sizes, ("method",), "All matrices at each size"))
     note = (
         f"The loss is that of {measured_on}. One group is cut at a time and the rest stays tuned, so the "
         f"initial loss differs from group to group; that of the whole base is {found.base['loss']:.4g}. "
@@ -88,20 +100,21 @@ def print_truncation(found: "Truncation", measured_on: str, gain: float, written
         "plain": "rank {} for every matrix",
         "weighted": "the parameters of rank {}, spent where they matter",
     }
-    of_all = [one for one in found.curves if one.group == "all" and one.functional_rank is not None]
-    if of_all:
-        enough = ", or ".join(ways[one.method].format(one.functional_rank) for one in of_all)
-        note += f"\nEnough to keep {100 * gain:g} % of the gain: {enough}."
+    for name, attribute in functional.items():
+        by_method = {one.method: getattr(one, attribute) for one in of_all}
+        enough = [ways[method].format(rank) for method, rank in by_method.items() if rank is not None]
+        if enough:
+            note += f"\nEnough to keep {100 * gain:g} % of the gain in {name}: {', or '.join(enough)}."
     console.print(note, markup=False, highlight=False)
     if written:
         console.print(f"Written: {', '.join(map(str, written))}", markup=False, soft_wrap=True)
 
 
-def print_adapter(adapter: "Adapter", place: Path, measured_on: str, json: bool, what: str) -> None:
+def print_adapter(adapter: "Adapter", place: Path, json: bool, what: str) -> None:
     """Print an adapter that was cut from `what`, a change or an adapter, and written to `place`."""
     numbers = read_json(place / "rankrise.json")  # as it was written, with what was added to fill ranks up
     if json:
-        print(to_json({"adapter": str(place), "measured_on": measured_on or None, **numbers}))
+        print(to_json({"adapter": str(place), **numbers}))
         return
     console = Console()
     whole = "everything that training changed" if what == "change" else "the larger adapter"
@@ -109,12 +122,12 @@ def print_adapter(adapter: "Adapter", place: Path, measured_on: str, json: bool,
     start = "Warning: the" if adapter.held < LITTLE else "The"
     console.print(f"{start} adapter holds {share}, by the square of all parameters' change.")
     console.print(_table(numbers["matrices"]))
-    for line in _described(adapter, numbers, what, measured_on):
+    for line in _described(adapter, numbers, what):
         console.print(line, markup=False, highlight=False)
     console.print(f"Written: {place}\nLoad it: {numbers['load']}", markup=False, soft_wrap=True)
 
 
-def _described(adapter: "Adapter", numbers: Mapping[str, Any], what: str, measured_on: str) -> Iterator[str]:
+def _described(adapter: "Adapter", numbers: Mapping[str, Any], what: str) -> Iterator[str]:
     """A line per fact."""
     rest, measured = adapter.rest, adapter.measured
     of = "square weighted by what it does to the loss" if adapter.moments else "energy (its plain square)"
@@ -138,11 +151,10 @@ def _described(adapter: "Adapter", numbers: Mapping[str, Any], what: str, measur
         yield f"Left out: {names}."
     if measured is not None:
         scores = {"base": measured.base, "tuned": measured.tuned, "adapter": measured.adapter}
-        losses = ", ".join(f"{name} {one['loss']:.4g}" for name, one in scores.items())
-        gain = "no gain: are BASE and TUNED swapped?"
-        if measured.gain is not None:
-            gain = f"{measured.gain:.1%} of the gain kept."
-        yield f"Loss on {measured_on}: {losses}; {gain}"
+        yield f"On {measured.on}:"
+        for name, gain in measured.gains.items():
+            losses = ", ".join(f"{which} {one[name]:.4g}" for which, one in scores.items())
+            yield f"  {name}: {losses}; {'no gain' if gain is None else f'{gain:.1%} of the gain kept'}"
     readers = numbers["readers"].items()
     right = ", ".join(name for name, verdict in readers if verdict == "right")
     wrong = ", ".join(f"{name} ({verdict})" for name, verdict in readers if verdict != "right")

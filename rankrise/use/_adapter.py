@@ -19,6 +19,7 @@ from rankrise.use._weights import Pair
 from rankrise.watch._matrix import Matrix
 
 Scores = Mapping[str, float]  # by name, one of which is "loss"
+FALLING = ("loss", "perplexity")  # in the names of scores that are better when they are lower
 Evaluate = Callable[[Any], float | Scores]  # gives the loss of a model, or several scores
 Held = tuple[float, Mapping[str, float]]  # the share of a change that is held, and of what is left out
 
@@ -30,7 +31,13 @@ class Measured:
     base: dict[str, float]
     tuned: dict[str, float]
     adapter: dict[str, float]
-    gain: float | None  # the share of the fall of the loss that the adapter keeps; None if it did not fall
+    gains: dict[str, float | None]  # the share of each score's gain that the adapter keeps, see `kept_gain`
+    on: str = ""  # what they were measured on, in words
+
+    @property
+    def gain(self) -> float | None:
+        """The share of the fall of the loss that the adapter keeps; None if it did not fall."""
+        return self.gains["loss"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +145,7 @@ class Bench:
 
     def __init__(self, both: Pair, model: nn.Module, evaluate: Evaluate) -> None:
         base = replace(both.base, load=cache(both.base.load))  # the base is read once for all cuts
-        self.model, self.both, self._evaluate = model, replace(both, base=base), evaluate
+        self.model, self.both, self.evaluate = model, replace(both, base=base), evaluate
         self._tensors = model.state_dict(keep_vars=True)
 
     @torch.no_grad()
@@ -150,7 +157,7 @@ class Bench:
         try:
             for name, tensor in tensors.items():
                 self._tensors[name].copy_(tensor)
-            found = self._evaluate(self.model)
+            found = self.evaluate(self.model)
         finally:
             for name, tensor in own.items():
                 self._tensors[name].copy_(tensor)
@@ -198,9 +205,14 @@ def fitted(
     matrices: tuple[Matrix, ...],
     cut: Callable[[Matrix], Cut],
     progress: Callable[[float], None] | None,
+    metric: str | None,
+    final: Evaluate | None,
     **facts: Any,
 ) -> Adapter:
-    """Cut every matrix to the rank that a budget buys, and measure the adapter if there is a bench."""
+    """Cut every matrix to the rank that a budget buys, and measure the adapter if there is a bench.
+
+    A gain is one of the score `metric`; `final` measures the adapter that a search by the bench has found.
+    """
     if budget.gain is not None and bench is None:
         raise RankriseError("gain is a share of the fall of a loss: pass evaluate (--data) to measure it.")
     cuts: dict[str, Cut] = {}
@@ -214,39 +226,45 @@ def fitted(
         adapter = adapter.at(_ranks.ranks_for(budget, adapter.spectra, uniform))
     if bench is None:
         return adapter
-    base, tuned = bench.of_base(), bench.scores()
     if budget.gain is not None:
-        adapter = _reaching(budget.gain, base, tuned, adapter, uniform, bench)
-    scores = bench.of(adapter)
-    return replace(adapter, measured=Measured(base, tuned, scores, kept_gain(base, tuned, scores)))
+        adapter = _reaching(budget.gain, metric or "loss", adapter, uniform, bench)
+    bench.evaluate = final or bench.evaluate
+    base, tuned, scores = bench.of_base(), bench.scores(), bench.of(adapter)
+    gains = {name: kept_gain(base, tuned, scores, name) for name in tuned}
+    return replace(adapter, measured=Measured(base, tuned, scores, gains))
 
 
-def kept_gain(base: Scores, tuned: Scores, cut: Scores) -> float | None:
-    """The share of the fall of the loss that a cut keeps; None if the loss did not fall."""
-    fall = base["loss"] - tuned["loss"]
-    return (base["loss"] - cut["loss"]) / fall if fall > 0 else None
+def kept_gain(base: Scores, tuned: Scores, cut: Scores, metric: str = "loss") -> float | None:
+    """The share that a cut keeps of what training gained in a score; None if it gained nothing.
+
+    A loss and a perplexity gain by falling, every other score by rising.
+    """
+    gained, kept = tuned[metric] - base[metric], cut[metric] - base[metric]
+    falls = any(word in metric for word in FALLING)
+    return kept / gained if (gained < 0 if falls else gained > 0) else None
 
 
-def refuse_no_gain(base: Scores, tuned: Scores) -> None:
-    """Refuse a tuned model whose loss is not below the base's, for there is no gain to keep."""
-    if base["loss"] <= tuned["loss"]:
+def refuse_no_gain(base: Scores, tuned: Scores, metric: str = "loss") -> None:
+    """Refuse a tuned model that is no better than the base, for there is no gain to keep."""
+    if metric not in tuned:
+        raise RankriseError(f"metric is {metric!r}, which is not measured: pass one of {', '.join(tuned)}.")
+    if kept_gain(base, tuned, tuned, metric) is None:
         raise RankriseError(
-            f"The loss is {base['loss']:.4g} in the base and {tuned['loss']:.4g} in the tuned model, so no "
-            "gain can be kept: are BASE and TUNED swapped, or is this other data than it was tuned on?"
+            f"The {metric} is {base[metric]:.4g} in the base and {tuned[metric]:.4g} in the tuned model, so "
+            "no gain can be kept: are BASE and TUNED swapped, or is this other data than it was tuned on?"
         )
 
 
-def _reaching(
-    gain: float, base: Scores, tuned: Scores, adapter: Adapter, uniform: bool, bench: Bench
-) -> Adapter:
+def _reaching(gain: float, metric: str, adapter: Adapter, uniform: bool, bench: Bench) -> Adapter:
     """The least ranks that keep a gain: exact for one rank, and within 2 % of the parameters if not."""
-    refuse_no_gain(base, tuned)
+    base, tuned = bench.of_base(), bench.scores()
+    refuse_no_gain(base, tuned, metric)
     ranks = partial(_ranks.one_rank if uniform else _ranks.ranks_within, adapter.spectra)
     one, most = _ranks.cost_of_one(adapter.spectra), highest(adapter.spectra)
-    wanted = base["loss"] - gain * (base["loss"] - tuned["loss"])
 
     def enough(amount: int) -> bool:
-        return bench.of(adapter.at(ranks(amount)))["loss"] <= wanted
+        kept = kept_gain(base, tuned, bench.of(adapter.at(ranks(amount))), metric)
+        return kept is not None and kept >= gain
 
     search = (most, 1, 0.0) if uniform else (most * one, max(1, one // 4), 0.02)
     found = _ranks.least(enough, *search)

@@ -26,6 +26,8 @@ def extract(
     moments: Moments | None = None,
     uniform: bool | None = None,
     evaluate: Evaluate | None = None,
+    metric: str | None = None,
+    final: Evaluate | None = None,
     rest: Literal["keep", "leave"] = "keep",
     only: Callable[[str], bool] = lambda name: True,
     progress: Callable[[float], None] | None = None,
@@ -33,7 +35,8 @@ def extract(
     """Cut the change from `base` to `tuned` to few directions, as an adapter.
 
     Pass one size: `rank` (the parameters of this rank in every matrix), `parameters`, `keep` (a share of the
-    square of the change) or `gain` (a share of the fall of the loss that `evaluate(model)` measures). With
+    square of the change) or `gain` (a share of the fall of the loss that `evaluate(model)` measures, or of
+    the gain in another score of it, the `metric`; `final` then measures the result on other data). With
     `moments` of the tuned model, the directions are those that matter for the loss, and every matrix gets the
     rank that pays. Without, a plain SVD at one rank for all, unless `uniform=False`.
 
@@ -71,6 +74,8 @@ def extract(
         both.matrices,
         cut,
         progress,
+        metric,
+        final,
         rest=_rest(both, rest == "keep"),
         base=both.base.origin,
         dtype=both.tuned.read(both.matrices[0].stored).dtype,

@@ -237,11 +237,16 @@ def sampled(model: Any, batch: Mapping[str, Tensor], generator: torch.Generator 
 
 def labelled(model: Any, batch: Mapping[str, Tensor]) -> Tensor:
     """The mean cross-entropy of the data's labels; a causal model without labels predicts its own input."""
+    return nn.functional.cross_entropy(*predictions(model, batch))
+
+
+def predictions(model: Any, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """The logits [n, classes] of all predictions in a batch, and the right classes [n]."""
     logits, counted = _logits(model, batch)
     labels = batch["labels"] if "labels" in batch or not is_causal(model) else batch["input_ids"]
     if is_causal(model):
         labels = nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
-    return nn.functional.cross_entropy(logits[counted], labels[counted])
+    return logits[counted], labels[counted]
 
 
 def _logits(model: Any, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:

@@ -30,12 +30,14 @@ def shrink(
     moments: Moments | None = None,
     uniform: bool | None = None,
     evaluate: Evaluate | None = None,
+    metric: str | None = None,
+    final: Evaluate | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Adapter:
     """Cut a LoRA adapter of PEFT or kohya to lower ranks; the product of its factors is never formed.
 
-    Pass one size, as for `use.extract`. `base` is needed to measure a loss, and is checked against the
-    adapter. Whole modules and biases in the adapter stay as they are.
+    Pass one size, and the metric of a gain, as for `use.extract`. `base` is needed to measure a loss, and is
+    checked against the adapter. Whole modules and biases in the adapter stay as they are.
     """
     budget = Budget(rank, parameters, keep, gain)
     if evaluate is not None and base is None:
@@ -59,6 +61,8 @@ def shrink(
         matrices,
         cut,
         progress,
+        metric,
+        final,
         rest=_rest(stored),
         base=str(stored.config.get("base_model_name_or_path") or ""),
         dtype=stored.dtype,

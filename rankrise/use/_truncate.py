@@ -28,6 +28,7 @@ from rankrise.watch._roles import KEY, OUTPUT, QUERY, VALUE
 
 MATRICES: tuple[Group, ...] = ("all", "attention", "mlp", "q", "k", "v", "o")  # all of those in layers
 PRODUCTS: tuple[Group, ...] = ("KQ", "VO", "KQ+VO")
+METRICS = ("accuracy", "perplexity")  # what users look at beside the loss
 ROLES = {"q": QUERY, "k": KEY, "v": VALUE, "o": OUTPUT}
 
 
@@ -54,6 +55,7 @@ class GainCurve:
     full_rank: int
     functional_rank: int | None  # the least that keeps the gain; None if the loss does not fall
     ranks: dict[str, int] = field(default_factory=dict)  # what the functional rank gives each module
+    metric_rank: int | None = None  # the least that keeps the gain in the metric beside the loss
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ class Truncation:
     base: dict[str, float]
     curves: tuple[GainCurve, ...]
     config: dict[str, Any] | None = None  # arguments of `peft.LoraConfig` with the ranks for all matrices
+    metric: str | None = None  # the score beside the loss
 
 
 def truncate(
@@ -74,6 +77,7 @@ def truncate(
     groups: Sequence[Group] | None = None,
     moments: Moments | None = None,
     gain: float = 0.99,
+    metric: str | None = None,
     out: Path | None = None,
     about: Mapping[str, Any] | None = None,
     progress: Callable[[float], None] = lambda share: None,
@@ -86,8 +90,9 @@ def truncate(
     which "loss" is one.
 
     The functional rank is the least that keeps `gain` of the fall of the loss: the first of 1, 2, 4, ... that
-    does, then bisected. A folder `out` keeps each curve, and those of an earlier call with the same `about`,
-    by default the weights, the gain and the moments, are not measured again.
+    does, then bisected. Another is searched for the gain in the `metric`, a score beside the loss: accuracy
+    or perplexity, if `evaluate` gives one. A folder `out` keeps each curve, and those of an earlier call with
+    the same `about`, by default the weights, the gain and the moments, are not measured again.
     """
     check_share("gain", gain)
     trained = tuned if isinstance(tuned, nn.Module) else load_model(tuned)
@@ -95,6 +100,9 @@ def truncate(
     bench = Bench(both, both.tuned.model, evaluate)
     whole, initial = bench.scores(), bench.of_base()
     refuse_no_gain(initial, whole)
+    if metric is not None:
+        refuse_no_gain(initial, whole, metric)
+    metric = metric or next((name for name in METRICS if name in whole), None)
     matrices = grouped(trained, both.matrices)
     if groups is None:
         groups = [name for name in MATRICES if matrices[name]]
@@ -124,7 +132,7 @@ def truncate(
                     return bench.scores()
             return bench.scores(bench.cut(parts, cuts, ranks))
 
-        return _curve(group, method, cuts, [matrix.name for matrix in parts], scores, whole, gain)
+        return _curve(group, method, cuts, [matrix.name for matrix in parts], scores, whole, gain, metric)
 
     weighted = ("plain", "weighted") if moments else ("plain",)
     ways = [(name, method) for name in groups if name in MATRICES for method in weighted]
@@ -147,7 +155,7 @@ def truncate(
         names = [name for name, _ in both.tuned.model.named_modules()]
         task = "CAUSAL_LM" if is_causal(trained) else None
         config = lora_config(found_for_all[-1], both.matrices, names, task)
-    return Truncation(whole, initial, tuple(curves), config)
+    return Truncation(whole, initial, tuple(curves), config, metric)
 
 
 def grouped(model: nn.Module, matrices: Sequence[Matrix]) -> dict[str, list[Matrix]]:
@@ -179,8 +187,9 @@ def _curve(
     scores_at: Callable[[Sequence[int]], dict[str, float]],
     trained: Scores,
     gain: float,
+    metric: str | None,
 ) -> GainCurve:
-    """Measure a group at powers of 2, and where the search for its functional rank leads."""
+    """Measure a group at powers of 2, and where the searches for its functional ranks lead."""
     spectra = {str(place): cut.spectrum for place, cut in enumerate(cuts)}
     initial, most = scores_at([0] * len(cuts)), highest(spectra)
 
@@ -198,17 +207,20 @@ def _curve(
 
     tried = {1 << place for place in range(most.bit_length())}
 
-    def enough(rank: int) -> bool:
-        tried.add(rank)
-        return (point(rank).gain or 0.0) >= gain
+    def search(score: str) -> int | None:
+        def enough(rank: int) -> bool:
+            tried.add(rank)
+            return (kept_gain(initial, trained, point(rank).scores, score) or 0.0) >= gain
 
-    found = least(enough, most) if trained["loss"] < initial["loss"] else None
+        return least(enough, most) if kept_gain(initial, trained, trained, score) else None
+
+    found, by_metric = search("loss"), None if metric is None else search(metric)
     by_module: Counter[str] = Counter()
     if found is not None and modules:
         for name, rank in zip(modules, ranks_at(found).values(), strict=True):
             by_module[name] += rank  # the parts of a matrix together
     points = tuple(point(rank) for rank in sorted(tried))
-    return GainCurve(group, method, points, initial, most, found, dict(by_module))
+    return GainCurve(group, method, points, initial, most, found, dict(by_module), by_metric)
 
 
 def read_curves(folder: Path, about: Mapping[str, Any]) -> dict[tuple[str, str], GainCurve]:

@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice, zip_longest
 from pathlib import Path
+from random import Random
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -18,7 +20,7 @@ from rankrise.recipes.files import names as recipe_names
 from rankrise.recipes.train_settings import TrainSettings, read_recipe
 from rankrise.recipes.use_settings import Measuring
 from rankrise.record.folder import has_run
-from rankrise.use._moments import IGNORED, Moments, labelled, moments, sampled
+from rankrise.use._moments import IGNORED, Moments, labelled, moments, predictions, sampled
 from rankrise.use._weights import Source, fingerprint, is_causal, load_model
 from rankrise.watch._checkpoint import offline
 
@@ -26,6 +28,7 @@ PICTURES = (".jpeg", ".jpg", ".png", ".webp", ".bmp")
 LONGEST = 512  # the most tokens in an example
 
 Example = dict[str, Tensor]  # the inputs of one example, without a batch dimension, and its `labels`
+Evaluate = Callable[[Any], dict[str, float]]
 Judged = Literal["training", "validation"]  # the part of a recipe's data whose loss is measured
 
 
@@ -35,21 +38,25 @@ class Data:
 
     batches: Callable[[], Any]
     examples: int
-    evaluate: Callable[[Any], dict[str, float]]
-    measured_on: str  # what the loss is measured on, in words
+    evaluate: Evaluate
+    measured_on: str  # what a result is measured on, in words
+    final: Evaluate | None = None  # measures what a search by `evaluate` found, on examples of its own
     precision: Callable[[Any], AbstractContextManager[Any]] = nullcontext  # in which a model is trained
 
 
 def open_models(
-    models: Sequence[str], measuring: Measuring, judged: Judged = "validation"
+    models: Sequence[str], measuring: Measuring, judged: Judged = "validation", searching: bool = False
 ) -> tuple[Source, Source, Data | None]:
-    """BASE and TUNED, or one run of 'rankrise train' and its initial weights; and the data to measure on."""
+    """BASE and TUNED, or one run of 'rankrise train' and its initial weights; and the data to measure on.
+
+    `searching` holds out a part of a user's own data for a search, beside that for its result.
+    """
     if len(models) == 2:
         base, tuned = models
         if measuring.data is None:
             return base, tuned, None
         model = load_model(tuned)
-        return base, model, read_data(model, tuned, measuring, judged)
+        return base, model, read_data(model, tuned, measuring, judged, searching)
     from rankrise.train._begun import initial_model, last_checkpoint, settings_of
 
     run = models[0]
@@ -60,52 +67,73 @@ def open_models(
         raise RankriseError("A run brings its own data: leave --data out.")
     model = load_model(last_checkpoint(run))
     began = initial_model(run).to(next(model.parameters()).device)
-    return began, model, _of_recipe(settings, model, measuring, judged)
+    return began, model, _of_recipe(settings, model, measuring, judged, searching)
 
 
 def read_data(
-    model: Any, checkpoint: str | Path, measuring: Measuring, judged: Judged = "validation"
+    model: Any,
+    checkpoint: str | Path,
+    measuring: Measuring,
+    judged: Judged = "validation",
+    searching: bool = False,
 ) -> Data:
     """Open a recipe or a user's own data, prepared by the checkpoint's tokenizer or image processor."""
-    path, size, kind = str(measuring.data), measuring.batch_size, type(model).__name__
+    path, kind = str(measuring.data), type(model).__name__
     if not is_causal(model) and "Classification" not in kind:
         raise RankriseError(f"The loss of {kind} on --data is not known: pass one of your own from Python.")
     if path in recipe_names() or Path(path).suffix in (".yaml", ".yml"):
-        return _of_recipe(read_recipe(path), model, measuring, judged)
-    examples = read_examples(Path(path), model, checkpoint, 2 * measuring.examples)
-    half = min(measuring.examples, len(examples) // 2)
-    held_out = examples[half:]
+        return _of_recipe(read_recipe(path), model, measuring, judged, searching)
+    held_out, size = measuring.held_out, measuring.batch_size
+
+    def read(file: str, parts: int) -> list[list[Example]]:
+        found = read_examples(Path(file), model, checkpoint, parts * measuring.examples, measuring.seed)
+        return [found[place::parts] for place in range(parts)]
+
+    # for moments, for a search if there is one, and for the result
+    parts = read(path, 2 + searching - bool(held_out)) + (read(held_out, 1) if held_out else [])
 
     @torch.no_grad()
-    def evaluate(model: Any) -> dict[str, float]:
-        total, count = 0.0, 0
-        for batch in batched(held_out, size, model):
-            words = batch["attention_mask"][:, 1:] if is_causal(model) else None
-            predicted = len(batch["labels"]) if words is None else int(words.sum())
-            total += float(labelled(model, batch)) * predicted
-            count += predicted
-        return {"loss": total / count}
+    def evaluate(model: Any, examples: Sequence[Example] = parts[-1]) -> dict[str, float]:
+        total, right, count = 0.0, 0, 0
+        for batch in batched(examples, size, model):
+            logits, labels = predictions(model, batch)
+            total += float(nn.functional.cross_entropy(logits, labels, reduction="sum"))
+            right += int((logits.argmax(-1) == labels).sum())
+            count += len(labels)
+        if is_causal(model):
+            return {"loss": total / count, "perplexity": float(np.exp(total / count))}
+        return {"loss": total / count, "accuracy": right / count}
 
-    on = f"{len(held_out)} held-out examples"
-    return Data(lambda: batched(examples[:half], size, model), half, evaluate, on)
+    return Data(
+        lambda: batched(parts[0], size, model),
+        len(parts[0]),
+        partial(evaluate, examples=parts[-2]) if searching else evaluate,
+        f"{len(parts[-1])} held-out examples of {held_out or path} (seed {measuring.seed})",
+        evaluate if searching else None,
+    )
 
 
-def _of_recipe(settings: TrainSettings, model: nn.Module, measuring: Measuring, judged: Judged) -> Data:
+def _of_recipe(
+    settings: TrainSettings, model: nn.Module, measuring: Measuring, judged: Judged, searching: bool
+) -> Data:
     from rankrise.train._task import as_trained, evaluation, task_of, training_evaluation, training_inputs
 
     if settings.subject == "regression":
         raise RankriseError("These are regression problems: pass a run or recipe about images or text.")
+    if measuring.held_out is not None:
+        raise RankriseError("Runs and recipes have their own validation data: leave --held_out out.")
     settings = replace(settings, also_validate=())
     if measuring.data_folder is not None:
         settings = replace(settings, data_folder=measuring.data_folder)
     task = task_of(settings, next(model.parameters()).device)
     count = min(measuring.examples, task.examples)
     evaluate, on = evaluation(task, settings), "the whole validation set"
+    on += ", by which it was searched for" if searching else ""
     if judged == "training":
         evaluate, number = training_evaluation(task, settings)
         on = f"{number} training examples"
     batches = partial(training_inputs, task, settings, count)
-    return Data(batches, count, evaluate, on, partial(as_trained, settings))
+    return Data(batches, count, evaluate, on, precision=partial(as_trained, settings))
 
 
 def moments_of(
@@ -139,8 +167,13 @@ def moments_of(
     return found
 
 
-def read_examples(path: Path, model: Any, checkpoint: str | Path, at_most: int) -> list[Example]:
-    """Read examples from a .jsonl file, a running text or an image folder."""
+def read_examples(
+    path: Path, model: Any, checkpoint: str | Path, at_most: int, seed: int = 0
+) -> list[Example]:
+    """Read examples from a .jsonl file, a running text or an image folder, in random order.
+
+    In a file that is sorted by label or topic, the first half is no sample of the whole.
+    """
     if not path.exists():
         raise RankriseError(f"There is no data at {str(path)!r}: 'rankrise recipes' lists the recipes.")
     is_text = path.is_file() and (is_causal(model) or path.suffix in (".jsonl", ".json"))
@@ -151,12 +184,13 @@ def read_examples(path: Path, model: Any, checkpoint: str | Path, at_most: int) 
         )
     prepare = _prepared(checkpoint, "AutoTokenizer" if is_text else "AutoImageProcessor")
     length = min(LONGEST, getattr(model.config, "max_position_embeddings", None) or LONGEST)
+    order = Random(seed)
     if not is_text:
-        examples = _pictures(path, model, prepare)
+        examples = _pictures(path, model, prepare, order)
     elif path.suffix in (".jsonl", ".json"):
-        examples = _lines(path, model, prepare, length)
+        examples = _lines(path, model, prepare, length, order)
     else:
-        examples = _blocks(path, prepare, length, at_most)
+        examples = _blocks(path, prepare, length, at_most, order)
     found = list(islice(examples, at_most))
     if len(found) < 2:
         raise RankriseError(f"{str(path)!r} holds {len(found)} examples: pass at least 2.")
@@ -180,21 +214,21 @@ def batched(examples: Sequence[Example], size: int, model: Any) -> Iterator[Exam
         yield {name: together(name, [each[name] for each in part]) for name in part[0]}
 
 
-def _blocks(path: Path, tokenizer: Any, length: int, at_most: int) -> Iterator[Example]:
+def _blocks(path: Path, tokenizer: Any, length: int, at_most: int, order: Random) -> Iterator[Example]:
     """The beginning of a text, cut into blocks of tokens."""
     text = path.read_text("utf-8-sig")[: at_most * length * 16]  # more characters than tokens ever take
     tokens = torch.tensor(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
-    for block in tokens.split(length):
-        if len(block) > 1:
-            yield {"input_ids": block, "attention_mask": torch.ones_like(block)}
+    blocks = [block for block in tokens.split(length) if len(block) > 1][:at_most]
+    for block in order.sample(blocks, len(blocks)):
+        yield {"input_ids": block, "attention_mask": torch.ones_like(block)}
 
 
-def _lines(path: Path, model: Any, tokenizer: Any, length: int) -> Iterator[Example]:
+def _lines(path: Path, model: Any, tokenizer: Any, length: int, order: Random) -> Iterator[Example]:
     """The lines of a .jsonl file, each with a "text", and with a "label" for a classifier."""
     classes = _classes(model)
-    for number, line in enumerate(path.read_text("utf-8-sig").split("\n"), 1):
-        if not line.strip():
-            continue
+    numbered = enumerate(path.read_text("utf-8-sig").split("\n"), 1)
+    lines = [(number, line) for number, line in numbered if line.strip()]
+    for number, line in order.sample(lines, len(lines)):
         try:
             row = json.loads(line)
             example = tokenizer(row["text"], truncation=True, max_length=length)
@@ -210,7 +244,7 @@ def _lines(path: Path, model: Any, tokenizer: Any, length: int) -> Iterator[Exam
         yield {name: torch.tensor(value) for name, value in example.items()}
 
 
-def _pictures(path: Path, model: Any, prepare: Any) -> Iterator[Example]:
+def _pictures(path: Path, model: Any, prepare: Any, order: Random) -> Iterator[Example]:
     """The images in one folder per class, one of each class in turn."""
     image = require("PIL.Image", extra="train", purpose="An image folder")
     folders, classes = sorted(each for each in path.iterdir() if each.is_dir()), _classes(model)
@@ -221,6 +255,8 @@ def _pictures(path: Path, model: Any, prepare: Any) -> Iterator[Example]:
         )
     labels = [classes[folder.name] if named else place for place, folder in enumerate(folders)]
     files = [[f for f in sorted(folder.iterdir()) if f.suffix.lower() in PICTURES] for folder in folders]
+    for each in files:
+        order.shuffle(each)
     for of_each_class in zip_longest(*files):
         for label, file in zip(labels, of_each_class, strict=True):
             if file is not None:

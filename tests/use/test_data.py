@@ -1,6 +1,7 @@
 """A user's own data as batches: what is in the file, as the model is meant to take it."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +46,14 @@ def test_the_loss_of_texts_of_any_length_is_the_mean_over_their_tokens(tmp_path:
     model = made("gpt2")
     found = examples(model, tmp_path, ROWS)
     losses: list[float] = []
-    for example in found[len(found) // 2 :]:
+    for example in found[1::2]:
         with torch.no_grad():
             logits = model(example["input_ids"][None]).logits[0, :-1]
         losses += nn.functional.cross_entropy(logits, example["input_ids"][1:], reduction="none").tolist()
     data = read_data(model, tmp_path, Measuring(data=str(tmp_path / "data.jsonl"), batch_size=4))
     assert data.evaluate(model)["loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-5)
-    assert data.measured_on == "6 held-out examples"
+    assert data.evaluate(model)["perplexity"] == pytest.approx(math.exp(sum(losses) / len(losses)), rel=1e-5)
+    assert data.measured_on == f"6 held-out examples of {tmp_path / 'data.jsonl'} (seed 0)"
 
 
 def test_a_running_text_is_cut_into_blocks_and_long_texts_to_the_models_length(tmp_path: Path) -> None:
@@ -59,17 +61,42 @@ def test_a_running_text_is_cut_into_blocks_and_long_texts_to_the_models_length(t
     save_tokenizer(tmp_path)
     (tmp_path / "text.txt").write_text("\n".join(sentences(4)))
     blocks = read_examples(tmp_path / "text.txt", model, tmp_path, 100)
-    assert [len(block["input_ids"]) for block in blocks] == [12, 12, 8]
-    rows = [{"text": "w1 " * 13}, None, {"text": "w1 " * 12}, {"no text": 1}]
-    found = examples(model, tmp_path, rows, at_most=2)
+    assert sorted(len(block["input_ids"]) for block in blocks) == [8, 12, 12]
+    rows = [{"text": "w1 " * 13}, None, {"text": "w1 " * 12}]
+    found = examples(model, tmp_path, rows)
     assert [len(example["input_ids"]) for example in found] == [12, 12]
+
+
+def test_a_sorted_file_is_shuffled_and_every_part_has_examples_of_its_own(tmp_path: Path) -> None:
+    model = made("bert")
+    texts = [f"w{place} w{other}" for place in range(6) for other in range(6)]
+    rows = [{"text": text, "label": place // 12} for place, text in enumerate(texts)]
+    assert {int(one["labels"]) for one in examples(model, tmp_path, rows)[::3]} == {0, 1, 2}
+    (tmp_path / "more.jsonl").write_text("\n".join(map(json.dumps, rows[:5])))
+    seen: list[tuple[int, ...]] = []
+
+    def record(module: Any, args: Any, given: Any) -> None:
+        seen.extend(tuple(row[:2].tolist()) for row in given["input_ids"])
+
+    model.register_forward_pre_hook(record, with_kwargs=True)
+    for others, sizes in (({}, [12, 12, 12]), ({"held_out": str(tmp_path / "more.jsonl")}, [18, 18, 5])):
+        asked = Measuring(data=str(tmp_path / "data.jsonl"), **others)
+        data = read_data(model, tmp_path, asked, searching=True)
+        parts = [[tuple(row[:2].tolist()) for batch in data.batches() for row in batch["input_ids"]]]
+        for evaluate in (data.evaluate, data.final):
+            seen.clear()
+            assert set(evaluate(model)) == {"loss", "accuracy"}
+            parts.append([*seen])
+        assert [len(part) for part in parts] == sizes
+        assert len(set(parts[0] + parts[1])) == sizes[0] + sizes[1]
+    assert data.measured_on.startswith("5 held-out examples of " + str(tmp_path / "more.jsonl"))
 
 
 def test_a_number_is_a_class_and_a_string_the_name_of_one(tmp_path: Path) -> None:
     model = made("bert")
     model.config.label2id = {"1": 0, "2": 1, "3": 2}
     rows = [{"text": "w1 w2", "label": label} for label in (0, 1, 2, "1", "2", "3")]
-    assert [int(example["labels"]) for example in examples(model, tmp_path, rows)] == [0, 1, 2, 0, 1, 2]
+    assert sorted(int(example["labels"]) for example in examples(model, tmp_path, rows)) == [0, 0, 1, 1, 2, 2]
     for label in ("0", 3, None):
         with pytest.raises(RankriseError, match=r"line 1 of .*label"):
             examples(model, tmp_path, [{"text": "w1 w2", "label": label}])

@@ -184,6 +184,21 @@ def test_a_gain_is_kept_with_the_fewest_directions(uniform: bool) -> None:
         assert less.measured.gain < 0.9
 
 
+def test_a_gain_of_another_score_is_searched_for_and_measured_on_other_data() -> None:
+    base = made("gpt2")
+    tuned = changed(base, 0.2)
+    evaluate = imitation(tuned)
+    searched = {"gain": 0.9, "evaluate": evaluate, "metric": "agreement"}
+    adapter = use.extract(base, tuned, **searched, final=lambda model: evaluate(model)["loss"])
+    by_loss = use.extract(base, tuned, gain=0.9, evaluate=evaluate)
+    by_rank = use.extract(base, tuned, rank=max(adapter.ranks.values()), evaluate=evaluate)
+    assert adapter.measured is not None
+    assert by_rank.measured is not None
+    assert set(adapter.measured.gains) == {"loss"}
+    assert by_rank.measured.gains["agreement"] >= 0.9
+    assert by_loss.ranks != adapter.ranks
+
+
 @pytest.mark.parametrize(
     ("tuned", "given", "named"),
     [

@@ -81,6 +81,20 @@ def test_curves_rise_to_the_whole_gain(name: str) -> None:
         assert parameters == sorted(parameters)
         gains = {point.rank: point.gain for point in curve.points}
         assert gains[curve.functional_rank] >= 0.99 > gains.get(curve.functional_rank - 1, 0)
+        assert curve.metric_rank is None
+
+
+def test_a_rank_for_another_score_is_found_too() -> None:
+    base = made("gpt2")
+    tuned = changed(base, 0.2)
+    found = use.truncate(base, tuned, imitation(tuned), groups=("all",), metric="agreement", gain=0.9)
+    (curve,) = found.curves
+    start, agreed = curve.initial["agreement"], {one.rank: one.scores["agreement"] for one in curve.points}
+    shares = {rank: (each - start) / (1 - start) for rank, each in agreed.items()}
+    assert shares[curve.metric_rank] >= 0.9 > shares.get(curve.metric_rank - 1, 0)
+    assert curve.metric_rank != curve.functional_rank
+    with pytest.raises(RankriseError, match="accuracy"):
+        use.truncate(base, tuned, imitation(tuned), metric="accuracy")
 
 
 def test_a_change_of_rank_2_has_functional_rank_2_at_most() -> None:
