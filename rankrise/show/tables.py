@@ -72,12 +72,15 @@ def print_stages(stages: "Stages", label: Callable[[int], str], flow: "Flow | No
 def print_truncation(found: "Truncation", measured_on: str, gain: float, written: Sequence[Path]) -> None:
     """Print the functional ranks, the scores at each size, and which rank is enough."""
     of_all = [one for one in found.curves if one.group == "all"]
-    functional = {"loss": "functional_rank"} | ({found.metric: "metric_rank"} if found.metric else {})
+    metrics = {one.metric for one in found.curves if one.metric}  # none in files from before there was one
+    functional = {"loss": "functional_rank"} | dict.fromkeys(metrics, "metric_rank")
     rows = []
     for curve in found.curves:
         losses = f"{curve.initial['loss']:.4g}", f"{found.trained['loss']:.4g}"
-        ranks = [getattr(curve, attribute) for attribute in functional.values()]
-        shown = ["none" if rank is None else str(rank) for rank in ranks]
+        shown = ["none" if curve.functional_rank is None else str(curve.functional_rank)]
+        if metrics:
+            rank = "none" if curve.metric_rank is None else str(curve.metric_rank)
+            shown.append(rank if curve.metric else "")
         rows.append((curve.group, curve.method, *losses, *shown, str(curve.full_rank)))
     by = [f"rank by {name}" for name in functional]
     titles = ("group", "method", "initial loss", "trained loss", *by, "full rank")

@@ -34,11 +34,6 @@ class Measured:
     gains: dict[str, float | None]  # the share of each score's gain that the adapter keeps, see `kept_gain`
     on: str = ""  # what they were measured on, in words
 
-    @property
-    def gain(self) -> float | None:
-        """The share of the fall of the loss that the adapter keeps; None if it did not fall."""
-        return self.gains["loss"]
-
 
 @dataclass(frozen=True, eq=False)
 class Rest:
@@ -76,10 +71,8 @@ class Adapter:
 
     @property
     def held(self) -> float:
-        """The share of the square of the whole change, of all parameters, that the saved adapter gives back.
-
-        A shrunk adapter holds a share of the larger adapter's change. Reads both models again, once.
-        """
+        """The share of the square of the whole change, of all parameters, that the saved adapter gives back;
+        after `shrink`, of the larger adapter's change. Reads both models again, once."""
         return self._change[0]
 
     @property
@@ -111,10 +104,7 @@ class Adapter:
         return replace(self, ranks=dict(ranks), measured=None)
 
     def save(self, folder: str | Path, for_: For = "peft") -> Path:
-        """Write a folder for one reader; `rankrise.json` in it says which others apply it rightly.
-
-        "all" gives every matrix the largest rank, which all readers of PEFT folders apply rightly.
-        """
+        """Write a folder for one reader, or for "all"; its `rankrise.json` says who applies it rightly."""
         return save_adapter(self, Path(folder), for_)
 
     def to_dict(self) -> dict[str, Any]:
@@ -175,8 +165,7 @@ class Bench:
 
     def of_base(self) -> dict[str, float]:
         """The scores of the base; what is new in the tuned model stays."""
-        matrices = (matrix.stored for matrix in self.both.matrices)
-        return self.scores(self.before([*self.both.others, *matrices]))
+        return self.scores(self.before([*self.both.others, *(one.stored for one in self.both.matrices)]))
 
     def of(self, adapter: Adapter) -> dict[str, float]:
         """The scores of the base with the adapter; what is new in the tuned model stays."""
@@ -188,9 +177,8 @@ class Bench:
         weights: dict[str, Tensor] = {}
         for matrix, cut, rank in zip(matrices, cuts, ranks, strict=True):
             if matrix.stored not in weights:  # parts of a matrix share it
-                weights[matrix.stored] = (
-                    self._tensors[matrix.stored].detach().float().clone(memory_format=torch.contiguous_format)
-                )
+                stored = self._tensors[matrix.stored].detach().float()
+                weights[matrix.stored] = stored.clone(memory_format=torch.contiguous_format)
             weight = weights[matrix.stored]
             left, right = (factor.to(weight.device) for factor in cut.factors(rank))
             before = self.both.base.read(matrix.stored).to(weight)
@@ -263,8 +251,7 @@ def _reaching(gain: float, metric: str, adapter: Adapter, uniform: bool, bench: 
     one, most = _ranks.cost_of_one(adapter.spectra), highest(adapter.spectra)
 
     def enough(amount: int) -> bool:
-        kept = kept_gain(base, tuned, bench.of(adapter.at(ranks(amount))), metric)
-        return kept is not None and kept >= gain
+        return (kept_gain(base, tuned, bench.of(adapter.at(ranks(amount))), metric) or 0.0) >= gain
 
     search = (most, 1, 0.0) if uniform else (most * one, max(1, one // 4), 0.02)
     found = _ranks.least(enough, *search)

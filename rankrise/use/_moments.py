@@ -211,9 +211,13 @@ def moments(
     sums = {name: one for some in reached for name, one in some.items()}
     if not sums:
         raise RankriseError("No loss of a batch depends on a matrix: pass batches, and a loss of them.")
+
+    def mean(blocks: list[Tensor], count: int) -> Moment:
+        return Moment(tuple(total.div_(count) for total in blocks))  # in its own memory
+
     found = Moments(
-        inputs={name: _mean(one.inputs, max(one.tokens, 1)) for name, one in sums.items()},
-        outputs={name: _mean(one.outputs, examples) for name, one in sums.items()},
+        inputs={name: mean(one.inputs, max(one.tokens, 1)) for name, one in sums.items()},
+        outputs={name: mean(one.outputs, examples) for name, one in sums.items()},
         examples=examples,
         about={"model": fingerprint(network), "block": block, **(about or {})},
         tokens={name: one.tokens for name, one in sums.items()},
@@ -280,10 +284,6 @@ def add_products(blocks: list[Tensor], rows: Tensor, block: int, factor: float =
         blocks += [torch.zeros(part.shape[1], part.shape[1], device=rows.device) for part in parts]
     for total, part in zip(blocks, parts, strict=True):
         total.addmm_(part.mT, part, alpha=factor)
-
-
-def _mean(blocks: list[Tensor], count: int) -> Moment:
-    return Moment(tuple(total.div_(count) for total in blocks))  # in its own memory
 
 
 @dataclass(eq=False)

@@ -55,7 +55,8 @@ class GainCurve:
     full_rank: int
     functional_rank: int | None  # the least that keeps the gain; None if the loss does not fall
     ranks: dict[str, int] = field(default_factory=dict)  # what the functional rank gives each module
-    metric_rank: int | None = None  # the least that keeps the gain in the metric beside the loss
+    metric: str | None = None  # a score beside the loss
+    metric_rank: int | None = None  # the least that keeps the gain in it
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,6 @@ class Truncation:
     base: dict[str, float]
     curves: tuple[GainCurve, ...]
     config: dict[str, Any] | None = None  # arguments of `peft.LoraConfig` with the ranks for all matrices
-    metric: str | None = None  # the score beside the loss
 
 
 def truncate(
@@ -99,9 +99,11 @@ def truncate(
     both = pair(base, trained)
     bench = Bench(both, both.tuned.model, evaluate)
     whole, initial = bench.scores(), bench.of_base()
-    refuse_no_gain(initial, whole)
-    if metric is not None:
-        refuse_no_gain(initial, whole, metric)
+    for name in ("loss", metric or "loss"):
+        refuse_no_gain(initial, whole, name)
+    if about is None and out:
+        weights = [fingerprint(model) for model in (base, trained)]
+        about = {"weights": weights, "gain": gain, "moments": moments and moments.to_dict(), "metric": metric}
     metric = metric or next((name for name in METRICS if name in whole), None)
     matrices = grouped(trained, both.matrices)
     if groups is None:
@@ -137,9 +139,6 @@ def truncate(
     weighted = ("plain", "weighted") if moments else ("plain",)
     ways = [(name, method) for name in groups if name in MATRICES for method in weighted]
     ways += [(name, "plain") for name in groups if name in PRODUCTS]
-    if about is None and out:
-        weights = [fingerprint(model) for model in (base, trained)]
-        about = {"weights": weights, "gain": gain, "moments": moments and moments.to_dict()}
     found = read_curves(out, about or {}) if out else {}
     for number, way in enumerate(ways, 1):
         if way not in found:
@@ -155,7 +154,7 @@ def truncate(
         names = [name for name, _ in both.tuned.model.named_modules()]
         task = "CAUSAL_LM" if is_causal(trained) else None
         config = lora_config(found_for_all[-1], both.matrices, names, task)
-    return Truncation(whole, initial, tuple(curves), config, metric)
+    return Truncation(whole, initial, tuple(curves), config)
 
 
 def grouped(model: nn.Module, matrices: Sequence[Matrix]) -> dict[str, list[Matrix]]:
@@ -220,7 +219,7 @@ def _curve(
         for name, rank in zip(modules, ranks_at(found).values(), strict=True):
             by_module[name] += rank  # the parts of a matrix together
     points = tuple(point(rank) for rank in sorted(tried))
-    return GainCurve(group, method, points, initial, most, found, dict(by_module), by_metric)
+    return GainCurve(group, method, points, initial, most, found, dict(by_module), metric, by_metric)
 
 
 def read_curves(folder: Path, about: Mapping[str, Any]) -> dict[tuple[str, str], GainCurve]:

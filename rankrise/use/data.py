@@ -127,8 +127,7 @@ def _of_recipe(
         settings = replace(settings, data_folder=measuring.data_folder)
     task = task_of(settings, next(model.parameters()).device)
     count = min(measuring.examples, task.examples)
-    evaluate, on = evaluation(task, settings), "the whole validation set"
-    on += ", by which it was searched for" if searching else ""
+    evaluate, on = evaluation(task, settings), "the whole validation set" + ", as the search" * searching
     if judged == "training":
         evaluate, number = training_evaluation(task, settings)
         on = f"{number} training examples"

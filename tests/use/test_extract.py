@@ -174,14 +174,14 @@ def test_a_gain_is_kept_with_the_fewest_directions(uniform: bool) -> None:
     evaluate, before = imitation(tuned), deepcopy(tuned.state_dict())
     adapter = use.extract(base, tuned, gain=0.9, evaluate=evaluate, uniform=uniform)
     assert adapter.measured is not None
-    assert adapter.measured.gain >= 0.9
+    assert adapter.measured.gains["loss"] >= 0.9
     assert adapter.measured.tuned["loss"] < adapter.measured.adapter["loss"] < adapter.measured.base["loss"]
     assert all(torch.equal(tensor, before[name]) for name, tensor in tuned.state_dict().items())
     if uniform:
         rank = max(adapter.ranks.values())
         less = use.extract(base, tuned, rank=rank - 1, evaluate=evaluate)
         assert less.measured is not None
-        assert less.measured.gain < 0.9
+        assert less.measured.gains["loss"] < 0.9
 
 
 def test_a_gain_of_another_score_is_searched_for_and_measured_on_other_data() -> None:
