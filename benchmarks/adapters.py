@@ -111,13 +111,13 @@ def of_seed(seed: int, data: Path, work: Path) -> dict[str, tuple[int, ...]]:
     base = kind.from_pretrained(data / "minilm", num_labels=2)
     tokenizer = transformers.AutoTokenizer.from_pretrained(data / "minilm")
     train = batches(data / "sst2/train.tsv", tokenizer, STEPS * BATCH)
-    held_out = batches(data / "sst2/dev.tsv", tokenizer, 872)
+    held_out = batches(data / "sst2/dev.tsv", tokenizer, 436)
     tuned = fine_tuned(base, train, seed, work / f"seed-{seed}")
 
     def in_layers(name: str) -> bool:
         return ".layer." in name or ".layers." in name
 
-    moments = use.moments(tuned, train[::2], use.sampled, only=in_layers)
+    moments = use.moments(tuned, train[::3], use.sampled, only=in_layers)
     bench = Bench(pair(base, tuned, in_layers), tuned, lambda model: evaluate(model, held_out))
     cuts = [use.extract(base, tuned, keep=1.0, moments=given, only=in_layers) for given in (None, moments)]
     initial, whole = bench.of(cuts[0].at(dict.fromkeys(cuts[0].ranks, 0))), bench.scores()
