@@ -21,19 +21,18 @@ from rankrise.train._networks import vision_transformer
 
 DIGITS_TO_TRAIN_ON = 1500  # the other 297, by other writers, are the validation set
 CIFAR_HOME = "https://www.cs.toronto.edu/~kriz/cifar.html"
-CIFAR_FOLDERS = {"cifar10": "cifar-10-batches-bin", "cifar100": "cifar-100-binary"}
 CIFAR_FILES = {
     "cifar10": {
-        "data_batch_1.bin": "5dd7e06a14cb22eb9f671a540d1b7c25",
-        "data_batch_2.bin": "5ea93a67294ea407fff1d09f752e9692",
-        "data_batch_3.bin": "942cd6a4bcdd0dd3c604fbe906cb4421",
-        "data_batch_4.bin": "ae636b3ba5c66a11e91e8cb52e771fcb",
-        "data_batch_5.bin": "53f37980c15c3d472c316c40844f3f0d",
-        "test_batch.bin": "803d5f7f4d78ea53de84dbe85f74fb6d",
+        "cifar-10-batches-bin/data_batch_1.bin": "5dd7e06a14cb22eb9f671a540d1b7c25",
+        "cifar-10-batches-bin/data_batch_2.bin": "5ea93a67294ea407fff1d09f752e9692",
+        "cifar-10-batches-bin/data_batch_3.bin": "942cd6a4bcdd0dd3c604fbe906cb4421",
+        "cifar-10-batches-bin/data_batch_4.bin": "ae636b3ba5c66a11e91e8cb52e771fcb",
+        "cifar-10-batches-bin/data_batch_5.bin": "53f37980c15c3d472c316c40844f3f0d",
+        "cifar-10-batches-bin/test_batch.bin": "803d5f7f4d78ea53de84dbe85f74fb6d",
     },
     "cifar100": {
-        "train.bin": "6172c7755cfe09b2fe270c85cebc1b15",
-        "test.bin": "4499cfba6c016c1be1438163640a0898",
+        "cifar-100-binary/train.bin": "6172c7755cfe09b2fe270c85cebc1b15",
+        "cifar-100-binary/test.bin": "4499cfba6c016c1be1438163640a0898",
     },
 }  # the test set last, and the published MD5 of each
 SUFFIXES = (".jpeg", ".jpg", ".png", ".webp", ".bmp")
@@ -65,7 +64,7 @@ def read_cifar(name: str, folder: str | Path) -> tuple[Images, Images]:
     before = 1 if name == "cifar10" else 2  # bytes of labels: of CIFAR-100 the coarse one, then the fine one
     parts = []
     for file, published in CIFAR_FILES[name].items():
-        path = Path(folder) / CIFAR_FOLDERS[name] / file
+        path = Path(folder) / file
         if not path.is_file():
             raise RankriseError(f"{path} is missing: unpack the binary version from {CIFAR_HOME} there.")
         content = bytearray(path.read_bytes())
@@ -149,13 +148,16 @@ def decoded(photographs: Photographs, side: int, meter: Meter = unseen) -> Image
 
 def image_classification(settings: TrainSettings, device: torch.device, meter: Meter) -> "ImageTask":
     """The task on the data of the settings."""
+    streamed = settings.augmentation == "resized-crop-flip"
+    if streamed and (settings.data != "image-folder" or settings.label_noise):
+        raise RankriseError("resized-crop-flip takes an image folder and no label_noise: pass crop-flip.")
     if settings.data == "digits":
         return DeviceImages(settings, read_digits(), 10, device)
     if settings.data != "image-folder":
         parts = read_cifar(settings.data, settings.data_folder)
         return DeviceImages(settings, parts, int(settings.data[5:]), device)
     *photographs, classes = read_image_folder(Path(settings.data_folder) / settings.data_name)
-    if settings.augmentation == "resized-crop-flip":
+    if streamed:
         return StreamedImages(settings, photographs, classes, device)
     train, validation = (decoded(part, settings.image_size, meter) for part in photographs)
     return DeviceImages(settings, (train, validation), classes, device)
@@ -195,8 +197,6 @@ class DeviceImages(ImageTask):
         self, settings: TrainSettings, parts: Sequence[Images], classes: int, device: torch.device
     ) -> None:
         train, validation = parts
-        if settings.augmentation == "resized-crop-flip":
-            raise RankriseError("augmentation resized-crop-flip needs an image folder: pass crop-flip.")
         self.settings, self.device, self.classes = settings, device, classes
         self.margin = 0 if settings.augmentation == "none" else settings.image_size // 8
         self.mirror = settings.augmentation == "crop-flip"
@@ -238,8 +238,6 @@ class StreamedImages(ImageTask):
     def __init__(
         self, settings: TrainSettings, parts: Sequence[Photographs], classes: int, device: torch.device
     ) -> None:
-        if settings.label_noise:
-            raise RankriseError("resized-crop-flip has no label_noise: pass another augmentation.")
         self.settings, self.device, self.classes = settings, device, classes
         self._photographs = [*parts[0], *parts[1]]
         self.examples, self.held_out = map(len, parts)

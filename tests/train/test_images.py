@@ -6,7 +6,7 @@ import numpy
 import pytest
 import torch
 from PIL import Image
-from tiny_training import TINY, cifar_sums, write_cifar
+from tiny_training import TINY, write_cifar
 from torch import nn
 
 from rankrise import RankriseError
@@ -20,10 +20,10 @@ CPU = torch.device("cpu")
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100"])
 def test_cifar_is_read_and_its_checksums_are_compared(name, tmp_path, monkeypatch):
-    images, labels = write_cifar(tmp_path, name)
+    images, labels, sums = write_cifar(tmp_path, name)
     with pytest.raises(RankriseError, match=r"\.bin does not have the published MD5"):
         read_cifar(name, tmp_path)
-    monkeypatch.setitem(files.CIFAR_FILES, name, cifar_sums(tmp_path, name))
+    monkeypatch.setitem(files.CIFAR_FILES, name, sums)
     train, validation = read_cifar(name, tmp_path)
     assert torch.equal(train.pixels, torch.from_numpy(images))
     assert (train.labels.tolist(), len(validation.labels)) == (labels, 4)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy
 import pytest
 import torch
-from tiny_training import cifar_sums, write_cifar, write_photographs, write_stories
+from tiny_training import write_cifar, write_photographs, write_stories
 
 from rankrise import watch
 from rankrise.commands import main
@@ -23,7 +23,7 @@ OTHERS = [
 PLAIN = "--compile=none --precision=fp32 --workers=0 --json"
 
 
-def made_up(data, settings):
+def made_up(data, settings, monkeypatch):
     """Write data in the recipe's format; the number of training examples."""
     if settings.subject == "text":
         write_stories(data)
@@ -38,8 +38,10 @@ def made_up(data, settings):
     if settings.data == "image-folder":
         write_photographs(data / settings.data_name, {"one": 2, "two": 2}, 2, side=settings.image_size)
         return 4
-    if settings.data in ("cifar10", "cifar100"):
-        return len(write_cifar(data, settings.data)[1])
+    if settings.data in files.CIFAR_FILES:
+        _, labels, sums = write_cifar(data, settings.data)
+        monkeypatch.setitem(files.CIFAR_FILES, settings.data, sums)
+        return len(labels)
     return 1500 if settings.data == "digits" else settings.examples
 
 
@@ -48,10 +50,8 @@ def made_up(data, settings):
 def test_every_recipe_takes_two_steps(recipe, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     settings = read_recipe(recipe)
-    epochs = 2 / (made_up(tmp_path / "data", settings) // 2)
+    epochs = 2 / (made_up(tmp_path / "data", settings, monkeypatch) // 2)
     flags = [f"--epochs={epochs}", f"--warm_up_epochs={epochs / 2}", f"--data_folder={tmp_path / 'data'}"]
-    if settings.data in files.CIFAR_FILES:
-        monkeypatch.setitem(files.CIFAR_FILES, settings.data, cifar_sums(tmp_path / "data", settings.data))
     small = [*SMALL.split(), *(SMALL_TEXT.split() if settings.subject == "text" else ())]
     main(["train", recipe, "--run", str(tmp_path / "run"), *small, *PLAIN.split(), *flags])
     printed = json.loads(capsys.readouterr().out)

@@ -19,7 +19,7 @@ from torch import nn
 from rankrise.record.folder import read_lines
 from rankrise.train import Reached, TrainSettings, read_recipe
 from rankrise.train._batches import Task
-from rankrise.train._images import CIFAR_FILES, CIFAR_FOLDERS
+from rankrise.train._images import CIFAR_FILES
 from rankrise.train._optimiser import optimiser_of
 from rankrise.train._step import Step, steps_of
 from rankrise.train._task import task_of
@@ -131,26 +131,21 @@ def write_stories(data: Path) -> Path:
     return data
 
 
-def write_cifar(folder: Path, name: str) -> tuple[numpy.ndarray, list[int]]:
-    """Four images per file: the images and labels of the training set."""
-    images, labels = [], []
-    (folder / CIFAR_FOLDERS[name]).mkdir(parents=True)
+def write_cifar(folder: Path, name: str) -> tuple[numpy.ndarray, list[int], dict[str, str]]:
+    """Four images per file: the images and labels of the training set, and the MD5 of the files."""
+    images, labels, sums = [], [], {}
     for number, file in enumerate(CIFAR_FILES[name]):
         batch = numpy.random.default_rng(number).integers(0, 256, (4, 3, 32, 32), dtype=numpy.uint8)
         classes = [(number + index) % 10 for index in range(4)]
         coarse = [] if name == "cifar10" else [99]
         records = zip(classes, batch, strict=True)
         content = b"".join(bytes([*coarse, label]) + image.tobytes() for label, image in records)
-        (folder / CIFAR_FOLDERS[name] / file).write_bytes(content)
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_bytes(content)
+        sums[file] = hashlib.md5(content).hexdigest()
         images.append(batch)
         labels += classes
-    return numpy.concatenate(images[:-1]), labels[:-4]
-
-
-def cifar_sums(folder: Path, name: str) -> dict[str, str]:
-    """The checksums of the files that are there, in place of the published ones."""
-    place = folder / CIFAR_FOLDERS[name]
-    return {file: hashlib.md5((place / file).read_bytes()).hexdigest() for file in CIFAR_FILES[name]}
+    return numpy.concatenate(images[:-1]), labels[:-4], sums
 
 
 def write_photographs(folder: Path, classes: dict[str, int], held_out: int, side: int = 20) -> Path:
