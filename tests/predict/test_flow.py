@@ -2,45 +2,13 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.integrate import solve_ivp
-from scipy.optimize import brentq
-from small_losses import double, quadratic
+from small_losses import double, plain_products, quadratic
 
 from rankrise import predict
-
-
-def independent(network, u0, v0, log10_alpha, until):
-    """The same flow in the original coordinates (u, v), by an explicit method of order 8."""
-    unit, size = -log10_alpha * math.log(10), network.size
-
-    def rate(_, weights):
-        u, v = torch.from_numpy(weights).split(size)
-        force = -network.value_and_gradient(u * v)[1]
-        return unit * torch.cat([v * force, u * force]).numpy()
-
-    start = torch.cat([u0, v0]).numpy() * 10.0**log10_alpha
-    return solve_ivp(rate, (0, until), start, method="DOP853", rtol=1e-10, atol=1e-16, dense_output=True)
-
-
-def first_crossing(solution, size, coordinate, threshold):
-    products = np.abs(solution.y[coordinate] * solution.y[size + coordinate])
-    above = np.nonzero(products > threshold)[0]
-    if not len(above):
-        return math.inf
-    if above[0] == 0:
-        return 0.0
-    step = above[0]
-
-    def excess(time):
-        weights = solution.sol(time)
-        return abs(weights[coordinate] * weights[size + coordinate]) - threshold
-
-    return brentq(excess, solution.t[step - 1], solution.t[step], xtol=1e-14)
 
 
 @pytest.fixture(scope="module")
@@ -52,22 +20,20 @@ def head():
 @pytest.mark.parametrize("log10_alpha", [-1, -4])
 def test_agrees_with_an_integration_in_the_original_coordinates(head, log10_alpha):
     u0, v0 = predict.random_start(head.size, seed=3)
-    solution = independent(head, u0, v0, log10_alpha, until=6.0)
-    expected = double(*(first_crossing(solution, head.size, i, 0.05) for i in range(head.size)))
-    end = torch.from_numpy(solution.y[: head.size, -1] * solution.y[head.size :, -1])
-
-    flow = predict.gradient_flow(head, u0, v0, log10_alpha, until=6.0)
-    found = flow.activation_times(threshold=0.05)
-    assert torch.equal(found.isfinite(), expected.isfinite())
-    later = expected.isfinite() & (expected > 0)
-    assert later.sum() >= 4
-    assert ((found - expected)[later] / expected[later]).abs().max() < 1e-4
-
-    tight = predict.gradient_flow(head, u0, v0, log10_alpha, until=6.0, tolerance=1e-8)
-    assert (tight.values[-1] - end).abs().max() < 1e-6
-    middle = solution.sol(1.234)
-    middle = torch.from_numpy(middle[: head.size] * middle[head.size :])
-    assert (tight.at(1.234) - middle).abs().max() < 1e-5
+    flow = predict.gradient_flow(head, u0, v0, log10_alpha, until=6.0, tolerance=1e-8)
+    reached = flow.activation_times(threshold=0.05)
+    assert (reached.isfinite() & (reached > 0)).sum() >= 4
+    times = sorted({0.0, 1.234, 6.0, *reached[reached.isfinite()].tolist()})
+    single = [one.view(-1, 1, 1) for one in (u0, v0)]  # each coordinate as a product of 1 x 1 matrices
+    plain = plain_products(lambda *a: head(torch.cat(a).flatten()), single, log10_alpha, times)
+    plain = torch.stack([torch.cat(products).flatten() for products in plain])
+    torch.testing.assert_close(flow.at(times), plain, rtol=0, atol=2e-5)  # between steps it is interpolated
+    torch.testing.assert_close(flow.at(6.0), plain[-1], rtol=0, atol=1e-6)
+    for coordinate, time in enumerate(reached.tolist()):
+        early = plain[: times.index(time) if time < math.inf else None, coordinate].abs()
+        assert (early < 0.05).all()
+    usual = predict.gradient_flow(head, u0, v0, log10_alpha, until=6.0).activation_times(threshold=0.05)
+    torch.testing.assert_close(usual, reached, rtol=1e-4, atol=0)
 
 
 @pytest.mark.parametrize("log10_alpha", [-1.0, -32.0, -1000.0])

@@ -2,37 +2,11 @@
 
 import math
 
-import numpy
 import pytest
 import torch
-from scipy.integrate import solve_ivp
+from small_losses import plain_products
 
 from rankrise import predict
-
-
-def plain_products(network, starts, log10_alpha, times):
-    """The products at rescaled times by scipy's DOP853 in (U, V): plain weights, plain autograd."""
-    unit = -log10_alpha * math.log(10)
-    tensors = [tensor for pair in zip(*starts, strict=True) for tensor in pair]
-    sizes, shapes = [tensor.numel() for tensor in tensors], [tensor.shape for tensor in tensors]
-
-    def weights(y):
-        parts = torch.from_numpy(y).split(sizes)
-        flat = [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
-        return list(zip(flat[::2], flat[1::2], strict=True))
-
-    def rate(_, y):
-        pairs = weights(y)
-        products = [(u @ v.T).requires_grad_() for u, v in pairs]
-        slopes = torch.autograd.grad(network(*products), products)
-        moved = [part for (u, v), g in zip(pairs, slopes, strict=True) for part in (-g @ v, -g.T @ u)]
-        return unit * torch.cat([part.flatten() for part in moved]).numpy()
-
-    start = 10.0**log10_alpha * torch.cat([tensor.flatten() for tensor in tensors]).numpy()
-    solved = solve_ivp(
-        rate, (0, max(times)), start, "DOP853", t_eval=times, rtol=1e-9, atol=1e-5 * 10.0**log10_alpha
-    )
-    return [[u @ v.T for u, v in weights(numpy.ascontiguousarray(y))] for y in solved.y.T]
 
 
 def check_slopes(network, starts, stages):

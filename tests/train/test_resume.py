@@ -14,7 +14,7 @@ import numpy
 import pytest
 import torch
 import transformers
-from tiny_training import TINY, TINY_REGRESSION, TINY_TEXT, recipe_file, same_run, stop_at, write_stories
+from tiny_training import TINY, TINY_REGRESSION, TINY_TEXT, recipe_file, same_run, stop_at
 
 from rankrise import RankriseError, watch
 from rankrise.recipes.train_settings import Optimiser
@@ -24,16 +24,6 @@ from rankrise.train._begun import initial_model, last_checkpoint, settings_of
 from rankrise.train._images import DeviceImages
 
 SHORTER = replace(TINY, epochs=1, weight_decay=0.1)
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    """Settings of a tiny run on text, and such a run."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        asked = replace(TINY_TEXT, data_folder=str(write_stories(tmp_path_factory.mktemp("text") / "data")))
-        train(asked, folder := tmp_path_factory.mktemp("whole") / "gpt2")
-        yield asked, folder
 
 
 @pytest.mark.slow
@@ -153,9 +143,10 @@ def test_a_kill_while_an_older_checkpoint_is_removed_leaves_a_run_that_resumes(
     assert len(list((tmp_path / "run" / "checkpoint").iterdir())) == 1
 
 
-def test_checkpoints_are_read_by_transformers(text, whole_run):
+def test_checkpoints_are_read_by_transformers(stories, cache, tmp_path, whole_run):
+    train(replace(TINY_TEXT, data_folder=str(stories)), tmp_path / "gpt2")
     for folder, kind in (
-        (text[1], transformers.GPT2LMHeadModel),
+        (tmp_path / "gpt2", transformers.GPT2LMHeadModel),
         (whole_run, transformers.ViTForImageClassification),
     ):
         place = last_checkpoint(folder)
