@@ -1,7 +1,4 @@
-"""The assumptions behind the stages, checked one by one, each with the margin by which it holds.
-
-Their numbers moved between versions of the paper, so they go by what they say.
-"""
+"""The theory's assumptions, named by what they say: their numbers moved between versions of the paper."""
 
 import math
 from dataclasses import asdict, dataclass, replace
@@ -54,18 +51,17 @@ class Assumptions(dict[str, Assumption]):
 def check_assumptions(
     loss: LossFunction, stages: Stages, noise: float = 1e-2, trials: int = 2, seed: int = 0
 ) -> Assumptions:
-    """Check, for each stage, what the theory assumes of it, by name.
+    """Check what the theory assumes of each stage.
 
     - `"nondegeneracy"`: no other direction is due at the same time, and a coordinate that left the support is
       driven away from it. The margin is the gap to the runner-up as a fraction of the stage's time, or the
       drive on one that left as a fraction of the largest drive at zero.
-    - `"strict_minima"`: the smallest eigenvalue of the Hessian at the point of rest is above 0: in u, with v
-      equal to u up to its sign; for matrices in U and V, apart from the gauge `U g, V g^-T`. If a loss falls
-      into blocks, theirs count.
+    - `"strict_minima"`: the smallest eigenvalue of the Hessian at the point of rest, the margin, is above 0:
+      in u, with v equal to u up to its sign; for matrices in U and V, apart from the gauge `U g, V g^-T`.
     - `"noise_robustness"` (diagonal): stage B, started with Gaussian noise of standard deviation `noise` on
-      the weights of the old support (the paper's 1e-2), ends at the same point, in each of some `trials`. The
-      margin is 1 minus the distance of the two ends, in thousandths of the largest weight.
-    - `"gradient_at_zero"` (matrices): some product has one. The margin is its largest singular value.
+      the weights of the old support, ends at the same point in every one of the `trials`. The margin is 1
+      minus the distance of the two ends, in thousandths of the largest weight.
+    - `"gradient_at_zero"` (matrices): the margin is its largest singular value.
     - `"mixing"` (matrices): transitions couple the directions of a product, so ordered exponents add. The
       margin is the weakest link, as a fraction of the gradient, and 0 where directions fall into blocks.
 
@@ -152,12 +148,12 @@ def perturb(
     seed: int = 0,
     tolerance: float = 1e-5,
 ) -> tuple[Flow, Flow]:
-    """Add Gaussian noise of standard deviation `noise` to every weight above `threshold` at the rescaled
-    `time` of a diagonal network's flow, and follow it on for a `duration`, in time t, not rescaled.
+    """Add noise to a diagonal network's flow at a rescaled `time`, and follow it on for a `duration` (not
+    rescaled). Returns the flow without and with noise, their times counted from `time`.
 
-    Returns the flow as it was and with noise, their times counted from `time`. The paper adds 0.05 at random
-    times: the flow returns if the network sat at a strict minimum. It adds 0.01 as a coordinate crosses the
-    threshold: the flow keeps to its path if stage B is robust.
+    The noise is Gaussian, of standard deviation `noise`, on every weight above `threshold`. The paper adds
+    0.05 at random times, where the flow returns to a strict minimum, and 0.01 as a coordinate crosses the
+    threshold, where it keeps to its path if stage B is robust.
 
     >>> from rankrise import predict
     >>> target = torch.tensor([1.0, -2.0], dtype=torch.float64)

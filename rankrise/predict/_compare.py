@@ -1,8 +1,7 @@
-"""How far the flow at some initialisation scale is from the predicted stages: Theorem 4.5 as numbers.
+"""How far the flow is from the predicted stages: Theorem 4.5 as numbers.
 
-At a finite scale the stage at `T_k` comes at `t_k = T_k log(1/alpha) + c_k`, up to exponentially small terms.
-So `t_k / log(1/alpha)` is off by a term that falls like 1/log(1/alpha), and the slope of `t_k` between two
-scales is the limit itself.
+At scale alpha the stage at `T_k` comes at `t_k = T_k log(1/alpha) + c_k`, up to exponentially small terms: so
+rescaled times are off by a term like 1/log(1/alpha), and slopes of `t_k` between two scales are the limit.
 """
 
 import math
@@ -68,12 +67,12 @@ class FlowComparison:
 
 @dataclass(frozen=True, repr=False)
 class Convergence:
-    """How the largest errors fall over several initialisation scales, largest scale first.
+    """How errors fall over initialisation scales, largest first, for the stages that all flows reach.
 
-    Only stages that all flows reach count. Per scale, `time_errors` are the largest relative errors of a
-    stage time, and `point_errors` the largest distances from a point of rest. `time_exponent` is 1 where the
-    former fall like 1/log(1/alpha). Per stage, `slopes` are the times in the limit, from the two smallest
-    scales, and `slope_errors` their relative distances from the prediction; nan for a single flow.
+    Per scale, `time_errors` are the largest relative errors of a stage time, and `point_errors` the largest
+    distances from a point of rest. `time_exponent` is 1 where the former fall like 1/log(1/alpha). Per stage,
+    `slopes` are the times in the limit, from the two smallest scales, and `slope_errors` their relative
+    distances from the prediction; nan for a single flow.
     """
 
     comparisons: tuple[FlowComparison, ...]
@@ -102,9 +101,7 @@ def compare(stages: Stages, flow: Sequence[Flow], threshold: float = 1e-3) -> Co
 def compare(
     stages: Stages, flow: Flow | Sequence[Flow], threshold: float = 1e-3
 ) -> FlowComparison | Convergence:
-    """Hold a flow, or flows at different scales, against the predicted stages (Theorem 4.5).
-
-    One flow gives a `FlowComparison`, a list gives a `Convergence`.
+    """Compare a flow, or flows at several scales, with the predicted stages (Theorem 4.5).
 
     >>> import torch
     >>> from rankrise import predict

@@ -5,16 +5,11 @@ The gap `c = u^2 - v^2` never changes (Lemma 4.1), so each pair (u, v) moves on 
 
     dz/dt = 2 g(a),    a = (|c|/2) sinh(z) = exp(lift + z) - exp(lift - z),    lift = log(|c|/4),
 
-and the initialisation scale enters only through `lift`, so nothing underflows. If `|u| = |v|`, the hyperbola
-degenerates into two lines: `a` keeps its sign for ever, one of the two exponentials is absent, and `z` is
-`log|a|` times that sign.
+and the initialisation scale enters only through `lift`, so nothing underflows. If `|u| = |v|`, `a` keeps its
+sign for ever, one of the two exponentials is absent, and `z` is `log|a|` times that sign.
 
 The Jacobian of the flow in z is `-2 H(a) diag(da/dz)`. Its second factor is next to nothing for an inactive
 coordinate, so only the columns of active ones are computed.
-
-Stage B of Algorithm 1, where the flow of the active coordinates comes to rest (Eq. 11), is the limit of a
-flow, not any stationary point. The flow is followed, roughly, until it almost stops; Newton's method takes
-the last small way, and its result counts only if the flow around it ends there too.
 """
 
 import math
@@ -110,9 +105,8 @@ def integrate(
 ) -> Iterator[Moment]:
     """Follow `dz/dt = 2 g(a(z))` from `z` at time 0 to `until`, and yield every accepted moment.
 
-    `tolerance` bounds the error of a step in every coordinate of z. That is the relative error of an active
-    `a`, and, divided by `2 log(1/alpha)`, the error of an activation time. Raises `StepTooSmall` when no step
-    succeeds.
+    `tolerance` bounds the error of a step in every coordinate of z: for an active one, the relative error of
+    `a`. Raises `StepTooSmall` when no step succeeds.
     """
     place = z.numpy()
     equation = _Equation(loss, coordinates, z, reach=until)
@@ -156,10 +150,7 @@ class _Equation:
         self._low, self._high = self.coordinates.level(self._ceiling)
 
     def longest_step(self, moment: Moment) -> float:
-        """The time until a coordinate reaches the doorstep of activity or the ceiling at its present rate.
-
-        A step of a plateau ends there, not deep inside the transition.
-        """
+        """The time until a coordinate reaches the doorstep of activity or the ceiling at its present rate."""
         times = [math.inf]
         for low, high in (self._doorstep, (self._low, self._high)):
             distance = torch.where(moment.rate > 0, high - moment.place, moment.place - low)

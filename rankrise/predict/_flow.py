@@ -174,9 +174,8 @@ def gradient_flow(
     with `g = -dL/da` (Eq. 4). For `loss(*products)` of matrices they are lists of U (d1, c) and V (d2, c),
     one per product, and the flow is `U' = -G V, V' = -G^T U` with `G = dL/dA` at `A = U V^T`.
 
-    The scale is given as its logarithm, so 10**-1000 is as good as 0.1. `tolerance` bounds the error of a
-    step in the logarithm of a weight, divided by `log(1/alpha)`: at the default, activation times are good to
-    about 1e-4. `progress` is called with the rescaled time reached.
+    `tolerance` bounds the error of a step in the logarithm of a weight, divided by `log(1/alpha)`: at the
+    default, activation times are good to about 1e-4. `progress` is called with the rescaled time reached.
 
     >>> from rankrise import predict
     >>> target = torch.tensor([1.0, -2.0], dtype=torch.float64)
@@ -212,10 +211,8 @@ def gradient_flow(
 
 
 def random_start(loss: Any, columns: int | None = None, seed: int = 1) -> tuple[Any, Any]:
-    """Gaussian `u0` and `v0` for `gradient_flow`: the direction of a start, before the scale alpha.
-
-    `loss` is a network, or its size p, for two vectors (p,), or its shapes, for lists of U (d1, c) and
-    V (d2, c), c being `columns`. Take another seed than the network's, which drew its data from it.
+    """Gaussian `u0` and `v0` for `gradient_flow`: vectors (p,), or lists of U (d1, c) and V (d2, c) with c
+    `columns`. `loss` is a network, its size p or its shapes. Take another seed than the network's.
 
     >>> u0, v0 = random_start(4)
     >>> u0.shape, v0.dtype
@@ -256,7 +253,7 @@ def _collect(
     coordinates: Coordinates | None,
     progress: Callable[[float], None] | None,
 ) -> Flow:
-    """Collect the moments of a flow; what was solved is kept, however the solve ends."""
+    """The flow through some moments; what was solved is kept, however the solve ends."""
     moments = list[Moment]()
     ending: Literal["reached", "not finite"] = "reached"
     message = f"The flow was followed to rescaled time {until:g}."
@@ -303,8 +300,8 @@ def _passages(
 ) -> list[tuple[float, int, bool]]:
     """When a column of `heights` (n, m) passes its level (m,): the time, the column, and whether upward.
 
-    A column above its level at the beginning has a passage at time 0. `rates_at` gives the rates at some
-    moments of some columns, nan where they are unknown: growth is then a line.
+    A column above its level at the beginning has a passage at time 0. Where `rates_at` gives nan, the rates
+    at some moments of some columns are unknown, and growth is a line.
     """
     above = heights >= levels
     found = [(0.0, column, True) for column in above[0].nonzero()[:, 0].tolist()]

@@ -29,16 +29,13 @@ StagesEnding = Literal[
 class Stage:
     """One stage: at rescaled time `time` (T_k) a product gains a direction, and the network moves to `point`.
 
-    In a diagonal network the products are 1 x 1: coordinate `product` becomes active, with `sign`.
-
-    - `rank` is the product's rank afterwards, and `loss` the loss on the plateau that follows.
-    - `point` holds all products on that plateau as a flat vector; `points` are the same as matrices.
+    - In a diagonal network the products are 1 x 1: coordinate `product` becomes active, with `sign`.
+    - `rank` is the product's rank afterwards, `point` all products as a flat vector, and `loss` the loss.
     - `left` are the products that lost a direction on the way, one entry per direction.
     - `runner_up` is when another direction would have been next, had this one not moved. `tied` are the
       products with a direction due at the same time: then the theory does not say what happens.
     - Only for matrices, `ranks` are those of all products, and `mixing` is the weakest link between
-      directions in this transition, as a fraction of the gradient: 0 where they fall into blocks, inf where
-      each product has at most one inactive direction.
+      directions, as in `check_assumptions`: inf where each product has at most one inactive direction.
     """
 
     time: float
@@ -125,10 +122,7 @@ class Stages:
         return {name: cells for name, cells in columns.items() if any(cells)}
 
     def to_dict(self, label: Callable[[int], str] | None = None, points: bool = True) -> dict[str, Any]:
-        """Everything that was found, for JSON, with the names that `label` gives.
-
-        `points=False` leaves the points out, for a record that keeps them as a tensor.
-        """
+        """Everything that was found, for JSON: with names that `label` gives, and if asked without points."""
         names = ["time", "coordinate", "sign", "rank", "loss", "left", "runner_up", "tied"]
         about = {name: getattr(self, name) for name in ("ending", "message", "initial_loss")}
         if not self.diagonal:
@@ -167,13 +161,11 @@ def greedy(
     """Predict the stages of a loss, float64 and twice differentiable, as the initialisation vanishes.
 
     With `size`, it is `loss(a)` of a diagonal network with `a = u * v` (size,); with `shapes`, it is
-    `loss(*products)` of matrices `U V^T` (d1, d2), one pair per product. A loss that has a `size` or
-    `shapes`, as the built-in networks do, needs neither. `columns` is the inner dimension of the factors U
-    and V, which bounds the rank, min(d1, d2) by default.
+    `loss(*products)` of matrices `U V^T` (d1, d2), one pair per product. The built-in networks have a `size`
+    or `shapes` of their own. `columns`, by default min(d1, d2), is the inner dimension of U and V.
 
-    It stops after rescaled time `until` or `max_stages`, when nothing can move any more, when a stage has no
-    point of rest, as under a loss with an exponential tail, or when the theory does not say what follows.
-    What was found is kept. `progress` is called with the number of stages.
+    It stops after rescaled time `until` or `max_stages`, or earlier: `Stages.ending` says why. `progress` is
+    called with the number of stages.
 
     >>> target = torch.tensor([1.0, -2.0, 0.0], dtype=torch.float64)
     >>> greedy(lambda a: ((a - target) ** 2).sum() / 2, 3)

@@ -1,8 +1,4 @@
-"""A loss of products: value, gradient and second derivatives, as the algorithms need them.
-
-The products are carried as one flat vector (size,), one after another, row by row. A diagonal network is a
-loss of one vector `a`, whose entries are 1 x 1 products.
-"""
+"""A loss of products and its derivatives; the products are one flat vector (size,), row by row."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -31,8 +27,7 @@ class Loss:
     - `hessian(a)` or `hessian(*products)`, exact, (size, size) in the order of the flat vector;
     - `hessian_product(*products)`, a function from directions (m, d1, d2) per product to its result on each;
     - `curvature(a)`, an approximate Hessian, good enough for Newton's method;
-    - `restricted(support)`, the same loss of some coordinates, the others being zero, or None where that is
-      not cheaper.
+    - `restricted(support)`, the same loss of some coordinates, or None where that is not cheaper.
 
     With a `support`, it takes these coordinates of `a` alone, the others being zero.
     """

@@ -12,10 +12,9 @@ class StepTooSmall(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Moment:
-    """A moment of a flow: time t, the loss, what is followed, and its rate.
+    """A moment of a flow: time t, the loss, the place with its rate, and logarithms of singular values.
 
-    A diagonal network's `place` is z; for matrices it is the flat products, with the logarithms of their
-    singular values.
+    A diagonal network's `place` is z; for matrices it is the flat products.
     """
 
     time: float

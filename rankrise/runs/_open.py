@@ -1,8 +1,4 @@
-"""Open folders as runs, toy or tracked, alone or in the folder of a sweep; group tracked ones into studies.
-
-A study has the runs on one data set, told apart by the recipe that `rankrise train` keeps in run.json; a run
-without a recipe is one by itself. Choices are runs that differ from a base in one thing each.
-"""
+"""Open folders as runs, toy or tracked; group tracked ones into studies, by data set, and into choices."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -95,7 +91,7 @@ def _opened(folder: Path) -> Run:
 
 @dataclass(frozen=True)
 class Study:
-    """Runs on one data set; `data` is None if the runs do not say."""
+    """Runs on one data set; a run whose recipe names none is a study by itself, with `data` None."""
 
     data: str | None
     members: tuple[TrackedRun, ...]
@@ -139,9 +135,7 @@ class Study:
 
     @cached_property
     def main(self) -> tuple[TrackedRun, ...]:
-        """The runs that speak for the study, one per seed: those trained longest, or the base of choices, at
-        the scale nearest to 1.
-        """
+        """The longest runs, or the base of choices, at the scale nearest to 1: one per seed."""
 
         def rank(one: TrackedRun) -> tuple[float, ...]:
             return one.last_finite_step, one.name == BASE, -_from_unit(one.scale), -one.seed
@@ -188,7 +182,7 @@ def studies(runs: Sequence[Run], of_heads: bool = True) -> list[Study]:
 
 @dataclass(frozen=True)
 class Choice:
-    """Runs, one per seed, and the settings in which they differ from the base; the base has none."""
+    """Runs, one per seed, and the `changes` from a base's settings; the base has none."""
 
     changes: Mapping[str, Any]
     runs: tuple[TrackedRun, ...]

@@ -49,7 +49,7 @@ class Piece:
 
 
 def pieces_of(settings: ToySettings) -> list[Piece]:
-    """Every piece of a run: those that take longest first, and those that need others after them."""
+    """Every piece of a run: those that take longest first, but none before those that it needs."""
     chosen, alphas, pieces = settings.experiments, settings.alphas[::-1], list[Piece]()
     scales = [alpha for alpha in alphas if log10_of(alpha) >= SMALLEST_FLOAT_SCALE]
     for seed in settings.seeds:
@@ -79,10 +79,8 @@ def needs(piece: Piece, settings: ToySettings) -> list[Piece]:
 
 @dataclass(frozen=True, eq=False)
 class Descent:
-    """A trained network: rescaled `times` (n,), `values` a = u*v (n, p), `losses` (n,).
-
-    `activation_times` (p,) are of the first step with `|a| >= 1e-3`, inf if there is none; `message` says how
-    it ended.
+    """A trained network: rescaled `times` (n,), `values` a = u*v (n, p), `losses` (n,), and the
+    `activation_times` (p,) of the first step with `|a| >= 1e-3`, inf for none.
     """
 
     times: Tensor
@@ -98,9 +96,8 @@ class Descent:
 class FullWeights:
     """A trained network of full weights: `times` (n,), not rescaled, and `losses` (n,).
 
-    Singular values of W_K W_Q^T and W_V W_O^T are (n, layers*heads*d), each head's in descending order.
-    `predicted_kq` and `predicted_vo` are the rescaled times at which a single head's product is predicted to
-    reach rank 1, 2 and so on.
+    Singular values of W_K W_Q^T and W_V W_O^T are (n, layers*heads*d), each head's in descending order. For a
+    single head, `predicted_kq` and `predicted_vo` are the rescaled times predicted for rank 1, 2 and so on.
     """
 
     times: Tensor
@@ -121,10 +118,7 @@ class FullWeights:
 
 @dataclass(frozen=True)
 class PerturbedCurve:
-    """One perturbation: noise was added at rescaled time `start`, from which `times` (n,) count on.
-
-    `original` and `perturbed` (n, p) are a = u*v without and with it.
-    """
+    """a = u*v without and with noise, (n, p), at `times` (n,) after the noise at rescaled time `start`."""
 
     start: float
     times: Tensor

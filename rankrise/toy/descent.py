@@ -21,9 +21,9 @@ LARGE, FEW = 12, 3
 def gradient_descent(
     network: Network, u0: Tensor, v0: Tensor, log10_alpha: float, step: float, until: float
 ) -> Descent:
-    """Train from `alpha * (u0, v0)` with a fixed step to rescaled time `until`: Euler's method on the flow.
+    """Train from `alpha * (u0, v0)` with a fixed step to rescaled time `until`.
 
-    Per step a weight grows by `1 + step*g`, not `exp(step*g)`: stages come late by a part `step*g/2`.
+    As Euler's method on the flow it is late, by a part `step*g/2`.
     """
 
     def change(weights: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,4 @@
-"""The interface of a training task, and the order of its data.
-
-Order and augmentation depend on the seed and the epoch alone: a run resumes anywhere, on any processes.
-"""
+"""A training task, and its data in an order of the seed and epoch alone: a run resumes on any processes."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator

@@ -1,7 +1,4 @@
-"""Checkpoints, from which a run resumes to the bit, and the series of weights that a run keeps.
-
-Both are folders that transformers and `watch.heads` read. They do not show how many processes wrote them.
-"""
+"""Checkpoints, from which a run resumes on any processes, and series of weights. transformers reads both."""
 
 import re
 import shutil

@@ -1,7 +1,4 @@
-"""Optimisers: torch's AdamW and SGD, Muon, and a random walk that learns nothing.
-
-On a GPU each reads its learning rate from the device, so that a CUDA graph can replay its step.
-"""
+"""Optimisers: torch's AdamW and SGD, Muon, and a random walk that learns nothing."""
 
 from collections import defaultdict
 from functools import partial
@@ -26,6 +23,7 @@ def optimiser_of(settings: TrainSettings, model: nn.Module, device: torch.device
         "muon": partial(Muon, momentum=settings.momentum, **adamw),
         "random-walk": partial(RandomWalk, **adamw),
     }[settings.optimiser]
+    # From the device, so that a CUDA graph can replay the step.
     rate = torch.tensor(settings.learning_rate, device=device) if on_gpu else settings.learning_rate
     inside: set[int] = set()
     if settings.optimiser == "muon":

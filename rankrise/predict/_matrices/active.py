@@ -4,10 +4,9 @@ For products `A_j = U_j V_j^T` the vector holds the columns `[u_i; v_i]` of ever
 another. The flow `U' = -G V, V' = -G^T U` is `x' = F(x) = -dL/dx`, so its Jacobian is symmetric.
 
 Steps are taken by exprb43, an exponential Rosenbrock method of order four with an embedded one of order three
-(Hochbruck, Ostermann & Schweitzer, SIAM J. Numer. Anal. 47, 2009). It splits the rate at x into its
-linearisation, which it solves exactly, and a remainder `N(tau) = a tau^2 + b tau^3`, known from two trial
-points. A new column that grows from next to nothing and a stiff return to a point of rest are both linear:
-they take a few long steps, and stability limits none.
+(Hochbruck, Ostermann & Schweitzer, SIAM J. Numer. Anal. 47, 2009). It solves the linearisation at x exactly:
+a new column's growth and a stiff return to rest take a few long steps. The remainder
+`N(tau) = a tau^2 + b tau^3` is known from two trial points.
 """
 
 import math
@@ -177,11 +176,7 @@ class FactorSpace:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """A step of length `size` from `start` to `end`, and what lies between.
-
-    `error` is the largest of a column, as a fraction of it; a column far smaller than the largest counts as
-    `least` of that.
-    """
+    """A step of length `size` from `start` to `end`, with the largest relative `error` of a column."""
 
     start: Here
     size: float
@@ -252,7 +247,9 @@ class Linearised:
             basis = torch.cat([basis, image[None] / beside[-1]])
 
     def step(self, size: float, tolerance: float, least: float = 0.0) -> Step:
-        """A step of length `size`; `tolerance` is the error allowed in a column, as a fraction of it."""
+        """A step of length `size`; `tolerance` is the error allowed in a column, as a fraction of it, or of
+        `least` times the largest column.
+        """
         start, sizes = self._start, self._space.column_sizes
         allowed = _KRYLOV_TOLERANCE * tolerance * float(start.x.norm())
         first = self._part(start.rate, size, allowed)

@@ -2,14 +2,12 @@
 
 The factors of a product are columns on logarithmic scales, so that 10**-1000 is a number like any other.
 Those above the size `VISIBLE` are active: they make up the products, and their flow is stiff and nonlinear
-(`active.py`). All others feel the gradient that the active ones set, but do not change it: they follow a
-linear equation. A plateau is then a single step, up to where the next column becomes visible, and the cost
-of a transition does not depend on alpha.
+(`active.py`). All others follow a linear equation in the gradient that the active ones set. A plateau is then
+a single step, and the cost of a transition does not depend on alpha.
 
-Gradient flow commutes with rotations of the columns, `W -> W R` for `W = [U; V]`. They are rotated so that
-columns are orthogonal and each carries one scale: a small one then keeps its relative accuracy beside a large
-one. `U^T U - V^T V = W^T J W`, J = diag(I, -I), never changes; rounding does change it, and with it the sign
-that the last exponent of a square product depends on, so it is restored.
+Gradient flow commutes with rotations of the columns, `W -> W R` for `W = [U; V]`. We keep them orthogonal, so
+that a small one keeps its relative accuracy beside a large one. `U^T U - V^T V = W^T J W`, J = diag(I, -I),
+never changes, and the sign of a square product's last exponent depends on it: we undo its rounding.
 """
 
 import copy
@@ -79,9 +77,8 @@ class Columns:
         self.logs[place] = logs + sizes.log()
 
     def rotate(self, beginning: int = 0) -> None:
-        """Sort the columns from number `beginning` on, and make them orthogonal by one-sided rotations.
-
-        Jacobi's keep graded columns accurate (Demmel & Veselic, SIAM J. Matrix Anal. Appl. 13, 1992).
+        """Sort the columns from number `beginning` on, and make them orthogonal by Jacobi's one-sided
+        rotations, which keep graded columns accurate (Demmel & Veselic, SIAM J. Matrix Anal. Appl. 13, 1992).
         """
         self._sort(beginning)
         for _ in range(_MOST_SWEEPS):
@@ -119,10 +116,7 @@ class Columns:
         self.conserved = turn.T @ self.conserved @ turn
 
     def separate(self, count: int) -> None:
-        """Rotate all columns after the first `count` against those of the first that are far larger.
-
-        The angles are tiny: what the larger ones would take is below their rounding.
-        """
+        """Rotate columns from number `count` on against far larger ones, which change below rounding."""
         if count in (0, len(self.logs)):
             return
         far = (self.logs[:count] > float(self.logs[count:].max()) + _FAR).nonzero()[:, 0]
@@ -135,10 +129,8 @@ class Columns:
         self.set_columns(slice(count, None), small - large @ shares, self.logs[count:])
 
     def restore(self, beginning: int = 0) -> None:
-        """Give `W^T J W` its value again, charging the smaller column of each pair, from `beginning` on.
-
-        The columns are orthogonal and sorted. `w_j + eta J w_i` changes `w_i^T J w_j` by eta, and to first
-        order nothing else.
+        """Give `W^T J W` of sorted, orthogonal columns its value again, from column `beginning` on: to first
+        order `w_j + eta J w_i` changes `w_i^T J w_j` by eta, and nothing else.
         """
         for _ in range(2):
             flipped = self.directions.clone()
@@ -150,10 +142,8 @@ class Columns:
             self.set_columns(slice(None), self.directions + flipped @ change, self.logs)
 
     def log_singular_values(self) -> Tensor:
-        """Logarithms (min(d1, d2),) of the product's singular values, largest first; -inf for none.
-
-        Values far below the largest are lost in the product, but not in the columns, whose factors are
-        orthogonal to one another there.
+        """Logarithms (min(d1, d2),) of the product's singular values, largest first; -inf for none. Small
+        values that are lost in the product are still in the columns.
         """
         pairs = min(self.rows, len(self.directions) - self.rows)
         highest = float(self.logs.max())
@@ -196,9 +186,8 @@ def exponential(columns: Tensor, rows: int, gradient: Tensor) -> Tensor:
 
 
 def follow_columns(loss: Loss, columns: list[Columns], until: float, tolerance: float) -> Iterator[Moment]:
-    """Follow `W' = M(A) W` from `columns` to time `until`.
-
-    `tolerance` is the error of a step, relative in every column. Raises `StepTooSmall` when no step succeeds.
+    """Follow the flow from `columns` to time `until`, with a `tolerance` for a step's relative error in every
+    column. Raises `StepTooSmall` when no step succeeds.
     """
     here = _State(loss, columns)
     if not (here.point.value.isfinite() and here.point.rate.isfinite().all()):

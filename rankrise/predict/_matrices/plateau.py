@@ -70,10 +70,8 @@ class Rest:
 
 @dataclass(frozen=True, eq=False)
 class Modes:
-    """The directions of a product (d1, d2) of rank k on a plateau.
-
-    `left` (d1, d1) and `right` (d2, d2) are orthogonal: k active directions, then the modes in order of their
-    rates (n,), then what the longer side has left over.
+    """The directions of a product (d1, d2) of rank k on a plateau, orthogonal, `left` (d1, d1) and `right`
+    (d2, d2): k active ones, the modes in order of their rates (n,), and what the longer side has left over.
     """
 
     left: Tensor
@@ -118,10 +116,8 @@ def blocks_of(largest: Tensor) -> tuple[Places, float]:
 def carry(
     old: Modes, new: Modes, exponents: Tensor, winner: int | None, blocks: Places
 ) -> tuple[Tensor, bool]:
-    """The exponents of the new modes after a transition, and whether the theory covers it.
-
-    `winner` is the old mode that became active. The theory does not say what follows when a direction is
-    dropped from a block with other inactive ones, or moves from one block into another.
+    """The exponents of the new modes after old mode `winner` became active, and whether the theory covers it:
+    not if a block drops a direction beside other inactive ones, or one moves into another block.
     """
     shares, pair_count = [], old.rank + len(old.rates)
     for block in blocks:
@@ -154,9 +150,9 @@ def carry(
 
 
 class MatrixPlateau:
-    """The point of rest, and the modes of every product there, with their `exponents` and rates, `forces`.
+    """A point of rest, `point` (size,) with its loss `value`, and the `exponents` and rates, `forces`, of the
+    modes of every product, `owners`.
 
-    `point` (size,) and `value` are the flat products and their loss; `owners` are the products of the modes.
     `clear` says whether the theory covers what happened so far, and `mixing` is "tracked" once directions
     were found to fall into blocks.
     """
@@ -241,9 +237,8 @@ class MatrixPlateau:
 def land(space: FactorSpace, factors: Factors, pace: float, observe: Callable[[Tensor], None]) -> Rest | None:
     """The limit of gradient flow from `factors`, which need not be the nearest minimum, or None.
 
-    The flow is followed, roughly, until it almost stops; Newton's method, modulo the gauge `U g, V g^-T`,
-    takes the last small way, and its result counts only if it is close and attracting. A direction that
-    decays to nothing is left out of it. `pace` is the rate at which the fastest column grows at first;
+    The flow is followed, roughly, until it almost stops; Newton's method takes the last small way. Directions
+    that decay to nothing are left out. `pace` is the rate at which the fastest column grows at first;
     `observe` sees the flat gradient at every step.
     """
     space = replace(space, ranks=tuple(columns.shape[1] for columns in factors))

@@ -1,9 +1,4 @@
-"""Attention with diagonal weights, taught by a random network: a head (Eq. 1), a transformer (Example 3.2).
-
-A coordinate of a_KQ weighs one column of the inputs in the scores, one of a_VO weighs one column in the
-output. Coordinates that are zero drop out with their columns, so a head of few active coordinates costs
-little. Its derivatives are in closed form.
-"""
+"""Attention with diagonal weights and random teachers: a head (Eq. 1) and a transformer (Example 3.2)."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -54,9 +49,9 @@ class DiagonalAttention:
 class DiagonalHead(DiagonalAttention):
     """The loss of `softmax(K diag(a_KQ) K^T) X diag(a_VO)` as a function of `a = [a_KQ, a_VO]` (m + n,).
 
-    `keys` K are (samples, tokens, m), `inputs` X and `targets` (samples, tokens, n), in float64. In Eq. 1,
-    whose 1/sqrt(d) it leaves out, K is X too; with fewer columns it is the loss of some coordinates, and
-    `constant` that of the outputs left out. The `a` of `teacher` (p,) set the targets.
+    `keys` K are (samples, tokens, m), `inputs` X and `targets` (samples, tokens, n), in float64. K is X in
+    Eq. 1, whose 1/sqrt(d) we leave out. A zero coordinate drops out with its column; `constant` is the loss
+    of outputs left out. The `a` of `teacher` (p,) set the targets.
     """
 
     keys: Tensor

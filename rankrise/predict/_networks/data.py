@@ -1,13 +1,9 @@
-"""Random data and objectives that the networks share.
+"""Random data, and objectives: losses that are summed over tokens and dimensions, averaged over samples.
 
-- `"squared"`: half the squared error, summed over tokens and dimensions. Zero at the teacher.
-- `"cross-entropy"`: the target of a token is a distribution over the dimensions, the softmax of the teacher's
-  output. The teacher is a minimiser, and the loss there is the entropy of the targets.
+- `"squared"`: half the squared error.
+- `"cross-entropy"`: the target of a token is the softmax of the teacher's output.
 - `"hard-cross-entropy"`: the target is the teacher's most likely dimension. Where the network separates the
-  data there is no finite minimiser: the loss has an exponential tail, and a stage need not converge, a
-  limitation that the paper names.
-
-Every loss is averaged over the samples, the first axis.
+  data there is no finite minimiser: the loss has an exponential tail, and a stage need not converge.
 """
 
 import torch

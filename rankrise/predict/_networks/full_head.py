@@ -130,9 +130,8 @@ def full_head(
 ) -> FullHead:
     """A head with full weights on Gaussian tokens; the paper's toy has dimension 50 and 1000 samples.
 
-    With the `"diagonal"` teacher it has the data and the targets of `diagonal_head` with the same seed, so
-    that both learn the same function. The `"full"` one has Gaussian matrices, scaled so that its products are
-    about as large.
+    With the `"diagonal"` teacher it has the data and the targets of `diagonal_head` with the same seed; the
+    `"full"` one has Gaussian matrices, and products that are about as large.
 
     >>> network = full_head(dimension=3, tokens=4, samples=5)
     >>> network.shapes, network.label(1), float(network(*network.teacher))
