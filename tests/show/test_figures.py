@@ -2,20 +2,18 @@
 
 import csv
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tracked_runs import changed, train, write_rows
+from tracked_runs import train, write_rows
 
 from rankrise import RankriseError, watch
 from rankrise.commands import main
 from rankrise.record.folder import read_lines
-from rankrise.runs import NotRecorded, ToyRun, _open, open, studies
+from rankrise.runs import NotRecorded, ToyRun, open, studies
 from rankrise.show.figures import FIGURES, draw_figures
 from rankrise.show.terminal import snapshot
-from rankrise.watch.types import FoundStage, StagesFound
 
 pytestmark = pytest.mark.slow
 
@@ -29,26 +27,8 @@ def drawn(tracked: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) ->
     """Every figure of runs on two data sets, one of them at two scales."""
     opened = open([tracked[name] for name in ("unit", "small", "again", "hard")])
     drawn, skipped = draw_figures(opened, tmp_path_factory.mktemp("figures"))
-    assert set(skipped) == {"scales-CIFAR-100", "stages-to-smooth-CIFAR-10"}
+    assert set(skipped) == {"scales-CIFAR-100"}
     return drawn
-
-
-@pytest.fixture
-def know(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """know(folder, *steps, until=120): from now on, these are the steps of the stages of the run in it."""
-    known: dict[Path, StagesFound] = {}
-    find = _open.find_stages
-
-    def found(run: watch.TrackedRun) -> StagesFound:
-        return known[run.folder] if run.folder in known else find(run)
-
-    monkeypatch.setattr(_open, "find_stages", found)
-
-    def know(folder: Path, *steps: int, until: int = 120) -> None:
-        stages = tuple(FoundStage(step, (step, step), 1.0, {}) for step in steps)
-        known[folder] = StagesFound(stages, ("loss",), until)
-
-    return know
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -174,35 +154,6 @@ def test_a_run_that_diverged_is_shown_up_to_there(tmp_path: Path) -> None:
     shot = snapshot(run, watch.find_stages(run))
     assert np.isnan([line["means"][-1] for line in shot["ranks"]]).all()
     assert np.isfinite([line["means"][1] for line in shot["ranks"]]).all()
-
-
-def test_stages_to_smooth_counts_every_run(tracked: dict[str, Path], tmp_path: Path, know) -> None:
-    """Columns lead from the most stages to larger scales, then to smaller batches."""
-    counts = {
-        (0.01, 64, 0): 4,
-        (0.01, 64, 1): 3,
-        (0.1, 64, 0): 2,
-        (1.0, 64, 0): 0,
-        (0.01, 8, 0): 1,
-        (0.01, 1, 0): 0,
-    }
-    for (scale, size, seed), count in counts.items():
-        settings = {"data": "regression", "initialisation_scale": scale, "batch_size": size, "seed": seed}
-        run = changed(tracked["unit"], tmp_path / f"sweep/{scale}-{size}-{seed}", settings)
-        know(run, *range(10, 10 * count + 1, 10))
-    (study,) = studies(open(tmp_path / "sweep"))
-    picture, header, table = DRAW["stages-to-smooth"](study)
-    found = [dict(zip(header, row, strict=True)) for row in table]
-    stages = [row for row in found if row["quantity"] == "stages"]
-    assert {(row["scale"], row["batch_size"], row["seed"]): row["value"] for row in stages} == counts
-    titles = [panel.get_title() for panel in picture.axes if panel.get_title()]
-    columns = [(0.01, 64), (0.1, 64), (1, 64), (0.01, 8), (0.01, 1)]
-    assert titles == [f"scale {scale}\nbatch {size}" for scale, size in columns]
-    assert sum(row["quantity"] == "loss" for row in found) == 5 * 120
-    lines = {line.get_label(): list(line.get_ydata()) for line in picture.axes[-1].get_lines()}
-    assert (lines["batch 64"], lines["batch 8"]) == ([3.5, 2, 0], [1])
-    with pytest.raises(NotRecorded, match="batch size"):
-        DRAW["stages-to-smooth"](studies(open([tracked["unit"], tracked["again"]]))[0])
 
 
 def test_the_data_of_figure_8_are_the_flow_and_the_staircase(tiny: ToyRun, tmp_path: Path) -> None:

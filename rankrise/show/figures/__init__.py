@@ -52,7 +52,6 @@ FIGURES = (
     Kind("strict-minima", "toy", {"": "9"}, partial(toy.draw_perturbations, kind="strict-minima")),
     Kind("noise-robustness", "toy", {"": "10"}, partial(toy.draw_perturbations, kind="noise-robustness")),
     Kind("training", "studies", {}, training.draw_course),
-    Kind("stages-to-smooth", "with_several_runs", {}, training.draw_stages_to_smooth),
 )
 
 
@@ -100,7 +99,6 @@ def subjects_of(opened: Sequence[Run]) -> dict[str, Sequence[object]]:
     return {
         "toy": toys,
         "studies": found,
-        "with_several_runs": [study for study in found if len(study.members) > 1],
         "with_choices": [study for study in found if len(choices_of(study)) > 1],
         "with_matrices": studies([run for run in tracked if run.matrices], of_heads=False),
         "cifar10_and_imagenet": [of_the_paper] if of_the_paper else [],
