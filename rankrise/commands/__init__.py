@@ -1,7 +1,7 @@
 """The command line: each command is a typed function; its parameters and docstring are its flags and help.
 
-To add a command, write the function and list its name and module in `MODULES`. Import heavy modules inside
-the function, so that `rankrise --help` stays instant.
+To add a command, write the function and list its name and module in `MODULES`. It yields what `--json`
+prints, and then prints for people. Import heavy modules inside it, so that `rankrise --help` stays instant.
 """
 
 import os
@@ -14,15 +14,14 @@ from importlib import import_module
 
 from rankrise import RankriseError, __version__
 from rankrise.commands.flags import Command, parsed, summary
+from rankrise.foundations.files import to_json
 
 MODULES = {
     "theory": ("predict", "flow"),
     "training": ("recipes", "toy", "train", "sweep"),
     "watching": ("watch", "compare", "history"),
     "runs": ("figures", "claims", "report"),
-    "truncate": ("truncate",),
-    "extract": ("extract",),
-    "shrink": ("shrink",),
+    "adapters": ("truncate", "extract", "shrink"),
 }
 COMMANDS = {command: module for module, commands in MODULES.items() for command in commands}
 """The module of each command."""
@@ -39,7 +38,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
             with warnings.catch_warnings():  # one sentence each, without a line of code
                 warnings.showwarning = lambda message, *_, **__: print(f"Warning: {message}", file=sys.stderr)
                 command = command_of(name)
-                command(**parsed(name, command, words))
+                given = parsed(name, command, words)
+                as_json = given.pop("json", False)
+                steps = command(**given)
+                found = next(steps)
+                if as_json:
+                    print(to_json(found))
+                    steps.close()
+                else:
+                    next(steps, None)
         elif name == "--version":
             print(f"rankrise {__version__}")
         elif name in ("-h", "--help"):

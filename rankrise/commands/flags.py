@@ -2,14 +2,14 @@
 
 Parameters before `*` are words, those after it flags. `list[str]` takes several words, or a flag several
 times. `Annotated[Mapping[str, Any], SomeSettings]` becomes one flag per field of that dataclass; the command
-gets a dictionary of those that were given.
+gets a dictionary of those that were given. Every command has `--json`, explained in its Args.
 """
 
 import argparse
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import fields
 from pathlib import Path
 from types import NoneType, UnionType
@@ -20,7 +20,8 @@ import docstring_parser
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.settings import converted, in_words
 
-Command = Callable[..., None]
+Command = Callable[..., Generator[Any, None, None]]
+"""It yields what `--json` prints; without that flag it goes on, and prints for people."""
 PLACEHOLDERS = {int: "N", float: "X", bool: "yes|no", Path: "PATH", tuple: "A,B,..."}
 
 
@@ -34,7 +35,7 @@ def parsed(name: str, command: Command, words: Sequence[str]) -> dict[str, Any]:
         given = {one: hint for one, hint in hints.items() if one in texts}
         return {one: converted(_flag(one), texts[one], hint) for one, hint in given.items()}
 
-    given: dict[str, Any] = {}
+    given = read({"json": bool})
     for parameter, hint in get_type_hints(command, include_extras=True).items():
         if get_origin(hint) is Annotated:
             given[parameter] = read(get_type_hints(get_args(hint)[1]))
@@ -76,6 +77,7 @@ def parser_of(name: str, command: Command) -> argparse.ArgumentParser:
             usage.append(f"{word}..." if several else f"[{word}]" if optional else word)
             count = "+" if several else "?" if optional else None
             parser.add_argument(one.name, metavar=word, nargs=count, help=_help(text))
+    parser.add_argument("--json", action="store_true", help=_help(texts["json"]))
     parser.usage = " ".join([*usage, "[flags]"])
     return parser
 

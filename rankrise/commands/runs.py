@@ -1,16 +1,14 @@
 """`rankrise figures`, `claims` and `report`: what is made of recorded runs."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rankrise.foundations.files import to_json
 from rankrise.show.progress import bar
 
 
-def figures(
-    runs: list[str], *, only: tuple[str, ...] = (), out: Path | None = None, json: bool = False
-) -> None:
+def figures(runs: list[str], *, only: tuple[str, ...] = (), out: Path | None = None) -> Iterator[Any]:
     """Draw the paper's figures from runs: PNG, SVG, and the data as CSV.
 
     A toy run has Figures 3 and 6 to 10, of its first seed. Tracked runs have Figures 1, 2, 4, 5 and 11 to 16
@@ -27,9 +25,7 @@ def figures(
     opened = _open(runs)
     with bar("drawing", total=1.0) as move_to:
         drawn, skipped = draw_figures(opened, out or _place(runs, "figures"), only or None, move_to)
-    if json:
-        print(to_json({"drawn": drawn, "skipped": skipped}))
-        return
+    yield {"drawn": drawn, "skipped": skipped}
     for name, files in drawn.items():
         print(f"Figure {name}: {', '.join(map(str, files))}")
     for name, reason in skipped.items():
@@ -44,8 +40,7 @@ def claims(
     all: bool = False,
     why: bool = False,
     out: Path | None = None,
-    json: bool = False,
-) -> None:
+) -> Iterator[Any]:
     """Say whether each claim holds on these runs, and which other choice would turn the verdict.
 
     Each toy run is judged by itself. Tracked runs on one data set are judged together, and may differ in
@@ -71,9 +66,7 @@ def claims(
     kept = out or (None if only else _place(runs, "claims.json"))
     if kept is not None:
         write_claims(kept, checked)
-    if json:
-        print(to_json([claim.to_dict() for claim in checked]))
-        return
+    yield [claim.to_dict() for claim in checked]
     console = Console(highlight=False)
     if all or why:
         print_measures(console, checked, why)
@@ -83,7 +76,7 @@ def claims(
         console.print(f"Written: {kept}", markup=False, soft_wrap=True)
 
 
-def report(runs: list[str], *, out: Path | None = None, judge: bool = False, json: bool = False) -> None:
+def report(runs: list[str], *, out: Path | None = None, judge: bool = False) -> Iterator[Any]:
     """Write one self-contained HTML page about a run, or several: claims, interactive plots, settings.
 
     Toy runs and tracked runs together make two pages that link to each other.
@@ -96,16 +89,15 @@ def report(runs: list[str], *, out: Path | None = None, judge: bool = False, jso
     """
     from rankrise.show.report import write_pages
 
-    rows = []
+    rows: list[dict[str, Any]] = []
     for page in write_pages(_open(runs), out or _place(runs, "report.html"), judge):
-        path, names = page.path.resolve(), [run.name for run in page.runs]
-        count = path.stat().st_size
-        rows.append({"page": path, "bytes": count, "runs": names})
+        path = page.path.resolve()
+        rows.append({"page": path, "bytes": path.stat().st_size, "runs": [run.name for run in page.runs]})
+    yield {"pages": rows}
+    for row in rows:
+        count = row["bytes"]
         size = f"{count / 1e3:.3g} kB" if count < 999_500 else f"{count / 1e6:.3g} MB"
-        if not json:
-            print(f"Open {path} ({size}) in a browser. It shows {', '.join(names)}.")
-    if json:
-        print(to_json({"pages": rows}))
+        print(f"Open {row['page']} ({size}) in a browser. It shows {', '.join(row['runs'])}.")
 
 
 def _open(folders: list[str]) -> list[Any]:

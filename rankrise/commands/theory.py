@@ -1,12 +1,11 @@
 """`rankrise predict` and `rankrise flow`: stages of a built-in network, in the limit and in the flow."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.files import to_json
 from rankrise.foundations.objective import Objective
 from rankrise.show.progress import bar
 
@@ -40,8 +39,7 @@ def predict(
     settings: Annotated[Mapping[str, Any], NetworkSettings],
     until: float = 4.0,
     check: bool = False,
-    json: bool = False,
-) -> None:
+) -> Iterator[Any]:
     """Say which coordinate of a diagonal network is learned when, in the limit of a vanishing initialisation.
 
     Runs the paper's Algorithm 1 on a network with a random teacher, and prints its stages. With --weights
@@ -58,10 +56,7 @@ def predict(
     network = _network(NetworkSettings(**settings))
     stages = _stages(network, until)
     checked = check_assumptions(network, stages) if check and stages else None
-    if json:
-        found = {} if checked is None else {"assumptions": checked.to_dict()}
-        print(to_json(stages.to_dict(network.label) | found))
-        return
+    yield stages.to_dict(network.label) | ({} if checked is None else {"assumptions": checked.to_dict()})
     print_stages(stages, network.label)
     if checked is not None:
         print(f"The theory's assumptions. {checked}")
@@ -72,8 +67,7 @@ def flow(
     settings: Annotated[Mapping[str, Any], NetworkSettings],
     log10_alpha: float = -32.0,
     until: float = 4.0,
-    json: bool = False,
-) -> None:
+) -> Iterator[Any]:
     """Train a diagonal network by exact gradient flow from an initialisation of scale alpha, however small.
 
     Prints when each coordinate becomes active, beside what Algorithm 1 predicts; with --weights full, when
@@ -95,10 +89,8 @@ def flow(
     stages = _stages(network, until)
     compared = compare(stages, solved)
     error = compared.largest_time_error  # nan if no plateau has its middle within the flow
-    if json:
-        errors = {"largest_time_error": error, "largest_point_error": compared.largest_point_error}
-        print(to_json(solved.to_dict() | {"predicted": stages.to_dict(network.label)} | errors))
-        return
+    errors = {"largest_time_error": error, "largest_point_error": compared.largest_point_error}
+    yield solved.to_dict() | {"predicted": stages.to_dict(network.label)} | errors
     print_stages(stages, network.label, solved)
     print(f"{solved.message} {solved.gradients} gradients.")
     if math.isnan(error):

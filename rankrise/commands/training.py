@@ -1,24 +1,24 @@
 """`rankrise recipes`, `toy`, `train` and `sweep`: the experiments of the package, and your own."""
 
+import atexit
 import itertools
 import os
 import signal
 import sys
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.files import to_json
 from rankrise.recipes import toy_settings, train_settings
 from rankrise.recipes.files import about, choices_in, find, names, settings_in
 from rankrise.show.progress import Move, bar
 
 
-def recipes(recipe: str | None = None, *, json: bool = False) -> None:
+def recipes(recipe: str | None = None) -> Iterator[Any]:
     """List the recipes: what each reproduces, how long it takes and the number it should reach.
 
     Pass a recipe's name to 'rankrise train' or 'rankrise sweep', or to 'rankrise toy --recipe'.
@@ -31,9 +31,8 @@ def recipes(recipe: str | None = None, *, json: bool = False) -> None:
     for name in [recipe] if recipe else names():
         contents = {"about": about(name), "settings": settings_in(name), "choices": choices_in(name)}
         rows.append({"name": name, "path": find(name), **contents})
-    if json:
-        print(to_json(rows))
-    elif recipe:
+    yield rows
+    if recipe:
         print(f"# {find(recipe)}\n{find(recipe).read_text(encoding='utf-8')}", end="")
     else:
         for row in rows:
@@ -49,8 +48,7 @@ def toy(
     quick: bool = False,
     recipe: str | None = None,
     workers: int | None = None,
-    json: bool = False,
-) -> None:
+) -> Iterator[Any]:
     """Train small attention networks from tiny weights, exactly and by descent, beside Algorithm 1.
 
     Without flags the settings are the paper's; a recipe or --quick replaces them, and a flag replaces one of
@@ -77,10 +75,8 @@ def toy(
     wanted = wanted.changed(settings, "the command line")
     with bar("toy experiments", len(pieces_of(wanted)), unit="experiments") as move_to:
         done = run_toy(run, wanted, workers or allowed_cores(), command_line(), progress=move_to)
-    if json:
-        print(to_json({"folder": done.folder, **done.info}))
-    else:
-        print(f"The run is in {run}: next 'rankrise figures {run}' and 'rankrise claims {run}'.")
+    yield {"folder": done.folder, **done.info}
+    print(f"The run is in {run}: next 'rankrise figures {run}' and 'rankrise claims {run}'.")
 
 
 def train(
@@ -88,8 +84,7 @@ def train(
     *,
     settings: Annotated[Mapping[str, Any], train_settings.TrainSettings],
     run: Path | None = None,
-    json: bool = False,
-) -> None:
+) -> Iterator[Any]:
     """Train a transformer by a recipe, and record the rank of every head's change.
 
     An interrupted run resumes: the same command goes on where it stopped. Several GPUs or machines:
@@ -120,21 +115,17 @@ def train(
                 moves[0](reached.step * size, text, tell=reached.evaluated)
 
             result = run_training(wanted, folder, progress=show, meter=bar)
-        if os.environ.get("RANK", "0") == "0":
-            text = f"The run is in {folder}: {result.result}. See 'rankrise watch {folder}'."
-            print(to_json({"folder": folder, **asdict(result)}) if json else text)
     except Interrupted as stopped:
         print(f"rankrise: {stopped}; the same command resumes it in {folder}.", file=sys.stderr)
         status = 128 + stopped.signal_number
     if distributed.is_initialized():
-        threads_stay = distributed.get_backend() == "gloo"  # beside which a normal end may abort
+        if distributed.get_backend() == "gloo":  # its threads stay, beside which a normal end may abort
+            atexit.register(os._exit, status)
         distributed.destroy_process_group()
-        if threads_stay:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(status)
-    if status:
+    if status or os.environ.get("RANK", "0") != "0":  # the first process speaks for all
         raise SystemExit(status)
+    yield {"folder": folder, **asdict(result)}
+    print(f"The run is in {folder}: {result.result}. See 'rankrise watch {folder}'.")
 
 
 def sweep(
@@ -147,8 +138,7 @@ def sweep(
     workers: int | None = None,
     dask: str | None = None,
     slurm: str | None = None,
-    json: bool = False,
-) -> None:
+) -> Iterator[Any]:
     """Train a recipe at every combination of some values, for several seeds: one run each, in one folder.
 
     A recipe with a table of choices is trained once per choice, each one change from the recipe, unless --set
@@ -213,12 +203,12 @@ def sweep(
         print(f"rankrise: interrupted; the same command resumes the sweep in {folder}.", file=sys.stderr)
         raise SystemExit(128 + (stopped.args or [signal.SIGINT])[0]) from None
     titles, rows = ("run", "state", "reason"), [(one.name, one.state, one.reason) for one in runs]
-    if json:
-        print(to_json({"folder": folder, "runs": [dict(zip(titles, row, strict=True)) for row in rows]}))
-    else:
+    try:
+        yield {"folder": folder, "runs": [dict(zip(titles, row, strict=True)) for row in rows]}
         Console().print(plain_table(titles, rows, left=titles))
         print(f"The runs are in {folder}: next 'rankrise figures {folder}', 'rankrise claims {folder}'.")
-    if unfinished := sum(one.state != "finished" for one in runs):
-        message = f"{unfinished} of {len(runs)} runs are not finished; the same command goes on."
-        print(f"rankrise: {message}", file=sys.stderr)
-        raise SystemExit(1)
+    finally:
+        if unfinished := sum(one.state != "finished" for one in runs):
+            message = f"{unfinished} of {len(runs)} runs are not finished; the same command goes on."
+            print(f"rankrise: {message}", file=sys.stderr)
+            raise SystemExit(1)

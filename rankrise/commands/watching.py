@@ -2,13 +2,12 @@
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from rankrise.foundations.files import to_json
 from rankrise.show.progress import bar
 
 
@@ -17,8 +16,7 @@ def watch(
     *,
     rank: Literal["stable", "90", "95", "99", "entropy"] = "stable",
     once: bool = False,
-    json: bool = False,
-) -> None:
+) -> Iterator[Any]:
     """Show the ranks, loss, pace and stages of a tracked run, while it is going and afterwards.
 
     Args:
@@ -38,9 +36,7 @@ def watch(
     tracked = library.load(run)
     stages = library.find_stages(tracked)
     shown = snapshot(tracked, stages)
-    if json:
-        print(to_json(shown))
-        return
+    yield shown
     if console.is_terminal and not (once or tracked.finished):
         searched = 0
         with suppress(KeyboardInterrupt), Live(console=console, auto_refresh=False, transient=True) as live:
@@ -55,9 +51,7 @@ def watch(
     console.print(frame(shown, console, rank))
 
 
-def compare(
-    before: str, after: str, *, overlap: str | None = None, out: Path | None = None, json: bool = False
-) -> None:
+def compare(before: str, after: str, *, overlap: str | None = None, out: Path | None = None) -> Iterator[Any]:
     """Measure the rank and size of what changed between two checkpoints, in every layer and head.
 
     Args:
@@ -75,10 +69,8 @@ def compare(
     compared = watch.compare(before, after)
     shared = None if overlap is None else watch.overlap(before, after, overlap)
     saved = [] if out is None else save_comparison(compared, out, shared)
-    if json:
-        print(to_json(as_dict(compared, shared)))
-    else:
-        print_comparison(compared, shared, saved)
+    yield as_dict(compared, shared)
+    print_comparison(compared, shared, saved)
 
 
 @dataclass(frozen=True)
@@ -107,9 +99,7 @@ class Reading:
     """Where to compute, for example cuda."""
 
 
-def history(
-    series: list[str], *, reading: Annotated[Mapping[str, Any], Reading], run: Path, json: bool = False
-) -> None:
+def history(series: list[str], *, reading: Annotated[Mapping[str, Any], Reading], run: Path) -> Iterator[Any]:
     """Make a tracked run out of a series of checkpoints, for watch, figures, claims and report.
 
     To resume an interrupted run, give the same command again.
@@ -125,9 +115,7 @@ def history(
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # there is one bar already
     found = read_history(series[0] if len(series) == 1 else series, run, meter=bar, **reading)
     measured, left_out = found.measured.tolist(), found.extra["history"]["left_out"]
-    if json:
-        print(to_json({"run": run, "measured": measured, "left_out": left_out, "notes": found.notes}))
-        return
+    yield {"run": run, "measured": measured, "left_out": left_out, "notes": found.notes}
     if left_out:
         print(f"Left out, because their names tell no step: {', '.join(left_out)}")
     for remark in found.notes:

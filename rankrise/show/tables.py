@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console, RenderableType
 from rich.table import Table
 
-from rankrise.foundations.files import read_json, to_json
-
 if TYPE_CHECKING:
     from rankrise.predict import Flow, Stages
     from rankrise.use import Adapter
@@ -113,12 +111,8 @@ def print_truncation(found: "Truncation", measured_on: str, gain: float, written
         console.print(f"Written: {', '.join(map(str, written))}", markup=False, soft_wrap=True)
 
 
-def print_adapter(adapter: "Adapter", place: Path, json: bool, what: str) -> None:
+def print_adapter(adapter: "Adapter", numbers: Mapping[str, Any], place: Path, what: str) -> None:
     """Print an adapter that was cut from `what`, a change or an adapter, and written to `place`."""
-    numbers = read_json(place / "rankrise.json")  # as it was written, with what was added to fill ranks up
-    if json:
-        print(to_json({"adapter": str(place), **numbers}))
-        return
     console = Console()
     whole = "everything that training changed" if what == "change" else "the larger adapter"
     share = f"{adapter.held:.1%} of {whole}"
