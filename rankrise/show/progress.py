@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, TextIO
+from typing import Any
 
 FIRST, LONGEST = 5.0, 300.0
 """Seconds to the first line, and the most between two; in between, a tenth of what has passed."""
@@ -19,7 +19,7 @@ once if there is no terminal."""
 def bar(description: str, total: float, unit: str = "") -> Iterator[Move]:
     """Show progress, with its rate if there is a `unit`; yields the function that moves it."""
     if not sys.stderr.isatty():
-        yield progress_lines(description, total, unit)
+        yield _lines(description, total, unit)
         return
     from rich import progress
     from rich.console import Console
@@ -49,28 +49,14 @@ def _rate(speed: float, unit: str) -> str:
     return f"{speed:,.0f} {unit}/s" if speed >= 100 else f"{speed:.3g} {unit}/s"
 
 
-def progress_lines(
-    description: str,
-    total: float,
-    unit: str = "",
-    clock: Callable[[], float] = time.monotonic,
-    out: TextIO | None = None,
-) -> Move:
-    """Print progress as lines, ever more seldom.
-
-    >>> clock = iter([0.0, 1.0, 10.0, 11.0])
-    >>> move_to = progress_lines("counting", 100, "images", clock=lambda: next(clock), out=sys.stdout)
-    >>> move_to(5)
-    >>> move_to(50)
-    counting: 50 %, 5 images/s, 0:00:10 left
-    >>> move_to(55)
-    """
-    begun = last = clock()
+def _lines(description: str, total: float, unit: str) -> Move:
+    """Print progress as lines, ever more seldom."""
+    begun = last = time.monotonic()
     origin: tuple[float, float] | None = None
 
     def move_to(done: float, doing: str | None = None, of: float | None = None, tell: bool = False) -> None:
         nonlocal description, total, last, origin
-        description, total, now = doing or description, of or total, clock()
+        description, total, now = doing or description, of or total, time.monotonic()
         origin = origin or (now, done)  # a resumed run has done some before the first call
         if not tell and now - last < min(max(FIRST, (now - begun) / 10), LONGEST):
             return
@@ -79,6 +65,6 @@ def progress_lines(
         if speed > 0:
             left = timedelta(seconds=round(min((total - done) / speed, 1e10)))
             text += f"{f', {_rate(speed, unit)}' if unit else ''}, {left} left"
-        print(text, file=out or sys.stderr, flush=True)
+        print(text, file=sys.stderr, flush=True)
 
     return move_to

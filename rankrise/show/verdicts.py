@@ -25,7 +25,7 @@ def print_verdicts(console: Console, claims: Sequence[Claim]) -> None:
         ours = [claim for claim in claims if (claim.data or claim.runs[0]) == subject]
         judged = [claim for claim in ours if claim.verdict != "not judged"]
         for source in dict.fromkeys(claim.source for claim in judged):
-            console.print(_text(f"\n{subject}: {source}'s claims", style="bold"))
+            console.print(Text(f"\n{subject}: {source}'s claims", "bold"))
             table, before = _table("left", False), ""
             for claim in (claim for claim in judged if claim.source == source):
                 turned = f"but {claim.otherwise}" if claim.otherwise else ""
@@ -35,12 +35,12 @@ def print_verdicts(console: Console, claims: Sequence[Claim]) -> None:
         for reason in dict.fromkeys(claim.reason for claim in ours if claim not in judged):
             same = [claim for claim in ours if claim not in judged and claim.reason == reason]
             names = ", ".join(dict.fromkeys(claim.name for claim in same))
-            console.print(_text(f"\nNot judged on {subject}: {names}. {reason}"))
+            console.print(Text(f"\nNot judged on {subject}: {names}. {reason}"))
         if left_out := runs_left_out(ours):
-            console.print(_text(f"\n{left_out}"))
+            console.print(Text(f"\n{left_out}"))
     some = any(claim.otherwise and claim.measures for claim in claims if claim.verdict != "not judged")
     but = "'but': the verdict that another choice, made alone, would give. " if some else ""
-    console.print(_text(f"\n{but}Pass --all for every claim's sentence and numbers.", style="dim"))
+    console.print(Text(f"\n{but}Pass --all for every claim's sentence and numbers.", "dim"))
 
 
 def print_measures(console: Console, claims: Sequence[Claim], why: bool = False) -> None:
@@ -48,20 +48,20 @@ def print_measures(console: Console, claims: Sequence[Claim], why: bool = False)
     for _, group in groupby(claims, key=lambda claim: claim.name):
         same = list(group)
         heading = f"\n{same[0].name} ({same[0].source}'s): {same[0].statement}"
-        console.print(_text(heading, style="bold"))
+        console.print(Text(heading, "bold"))
         for claim in same:
             reason = f": {claim.reason} {claim.turned}".rstrip()
-            console.print(_text(f"{claim.subject}  ", _verdict(claim), reason))
+            console.print(Text.assemble(f"{claim.subject}  ", _verdict(claim), reason))
             if claim.effects:
                 line = "; ".join(f"layer {one.layer} {number_of(one)}" for one in claim.effects)
-                console.print(Padding(_text(f"{claim.effects[0].name}: {line}"), (0, 0, 0, 2)))
+                console.print(Padding(Text(f"{claim.effects[0].name}: {line}"), (0, 0, 0, 2)))
             if claim.measures:
                 console.print(Padding(_measure_table(claim, why), (0, 0, 0, 2)))
     if any(claim.measures for claim in claims):
         more = "" if why else " Pass --why for the reason behind each threshold."
-        console.print(_text(f"\n{LEGEND}{more}", style="dim"))
+        console.print(Text(f"\n{LEGEND}{more}", "dim"))
     if left_out := runs_left_out(claims):
-        console.print(_text(left_out))
+        console.print(Text(left_out))
 
 
 def runs_left_out(claims: Sequence[Claim]) -> str:
@@ -95,7 +95,7 @@ def _measure_table(claim: Claim, why: bool) -> Table:
         name = f"{measure.name}, but by {measure.choice}" if measure.choice else measure.name
         needed = f"needed {measure.needed}" if measure.needed else ""
         reason = (f"\nwhy: {measure.why}", "dim") if why and measure.why else ""
-        table.add_row(mark, number_of(measure), needed, _text(name, reason))
+        table.add_row(mark, number_of(measure), needed, Text.assemble(name, reason))
     return table
 
 
@@ -110,8 +110,4 @@ def _table(second: str, whole: bool) -> Table:
 
 
 def _verdict(claim: Claim) -> Text:
-    return _text((claim.verdict, STYLES.get(claim.verdict, "yellow")))
-
-
-def _text(*parts: str | Text | tuple[str, str], style: str = "") -> Text:
-    return Text.assemble(*parts, style=style)
+    return Text(claim.verdict, STYLES.get(claim.verdict, "yellow"))

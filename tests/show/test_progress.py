@@ -3,14 +3,20 @@
 import io
 import re
 import time
+from types import SimpleNamespace
 
 from rankrise.show.progress import bar
 
 
-def test_a_bar_in_a_pipe_is_lines(capsys) -> None:
-    with bar("counting", total=2) as move_to:
-        move_to(1, "counting on", tell=True)
-    assert capsys.readouterr().err == "counting on: 50 %\n"
+def test_a_bar_in_a_pipe_is_lines_now_and_then(capsys, monkeypatch) -> None:
+    clock = iter([0.0, 1.0, 10.0, 11.0, 13.0])
+    monkeypatch.setattr("rankrise.show.progress.time", SimpleNamespace(monotonic=clock.__next__))
+    with bar("counting", 100, "images") as move_to:
+        for done in (5, 50, 55):
+            move_to(done)
+        move_to(65, "counting on", tell=True)
+    first = "counting: 50 %, 5 images/s, 0:00:10 left\n"
+    assert capsys.readouterr().err == f"{first}counting on: 65 %, 5 images/s, 0:00:07 left\n"
 
 
 def test_a_bar_on_a_terminal_has_rate_and_time_left(monkeypatch) -> None:
