@@ -126,9 +126,9 @@ def extract(
     asked, budget = Measuring(**measuring), budget or {"rank": 8}
     base, tuned, data = open_models(models, asked, searching="gain" in budget)
     moments = _measured_moments(tuned, data, asked)
-    rest: Literal["leave", "keep"] = "leave" if leave_rest else "keep"
-    cut = partial(use.extract, base, tuned, moments=moments, rest=rest, metric=asked.metric)
-    yield from _cut(cut, "change", out, data, budget, uniform, for_)
+    how: dict[str, Any] = {**budget, "uniform": uniform or None, "metric": asked.metric}
+    cut = partial(use.extract, base, tuned, moments=moments, rest="leave" if leave_rest else "keep", **how)
+    yield from _cut(cut, "change", out, data, for_)
 
 
 def shrink(
@@ -167,8 +167,9 @@ def shrink(
         model = load_model(base)
         data, tuned = read_data(model, base, asked, searching="gain" in budget), merged(adapter, model)
     moments = _measured_moments(tuned, data, asked)
-    cut = partial(use.shrink, adapter, base=model, moments=moments, metric=asked.metric)
-    yield from _cut(cut, "adapter", out, data, budget, uniform, for_)
+    how: dict[str, Any] = {**budget, "uniform": uniform or None, "metric": asked.metric}
+    cut = partial(use.shrink, adapter, base=model, moments=moments, **how)
+    yield from _cut(cut, "adapter", out, data, for_)
 
 
 def _measured_moments(model: Any, data: "Data | None", measuring: Measuring) -> "Moments | None":
@@ -193,25 +194,13 @@ def _refuse_taken(out: Path) -> None:
 
 
 def _cut(
-    cut: "Callable[..., Adapter]",
-    what: str,
-    out: Path,
-    data: "Data | None",
-    budget: Mapping[str, Any],
-    uniform: bool,
-    for_: For,
+    cut: "Callable[..., Adapter]", what: str, out: Path, data: "Data | None", for_: For
 ) -> Iterator[Any]:
-    """Cut `what` (a change or an adapter) to a budget, save the adapter and print what it holds."""
+    """Cut `what` (a change or an adapter), save the adapter and print what it holds."""
     from rankrise.show.tables import print_adapter
 
     with bar("cutting", total=1.0) as move_to:
-        adapter = cut(
-            **budget,
-            uniform=uniform or None,
-            evaluate=data and data.evaluate,
-            final=data and data.final,
-            progress=move_to,
-        )
+        adapter = cut(evaluate=data and data.evaluate, final=data and data.final, progress=move_to)
     if data and adapter.measured:
         adapter = replace(adapter, measured=replace(adapter.measured, on=data.measured_on))
     adapter.save(out, for_)
