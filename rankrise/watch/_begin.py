@@ -102,8 +102,7 @@ def _resume(
     for before, after in zip_longest(_tracked(old), _tracked(info)):
         if before != after:
             raise RankriseError(
-                f"{folder} holds a run of another model: it has {before}, and this one {after}; pass another "
-                "folder."
+                f"{folder} holds another run: it has {before}, and this one {after}; pass another folder."
             )
     path = folder / INITIAL
     if not path.is_file() or sha256(path) != old.get("initial_sha256"):
@@ -131,7 +130,9 @@ def _resume(
 
 
 def _tracked(info: dict[str, Any]) -> Iterator[object]:
-    """What a run of one model has the same whenever it is continued."""
+    """What a run has the same whenever it is continued."""
     yield "products", info["settings"]["products"]
+    if history := info["extra"].get("history"):
+        yield "base and top of a history", history["base"], info["settings"]["top"]
     for part in (*info["layers"], *info["matrices"]):
         yield [part.get(name) for name in ("name", "tracked_heads", "groups", "d_model", "d_head", "shape")]

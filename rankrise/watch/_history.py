@@ -3,9 +3,10 @@
 import copy
 import shutil
 import tempfile
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,7 +18,7 @@ from rankrise.foundations.device import usable, use_threads
 from rankrise.foundations.errors import RankriseError, first_line
 from rankrise.foundations.progress import Meter, unseen
 from rankrise.foundations.provenance import now
-from rankrise.record.folder import RANKS, Record, has_run, read_lines, read_run, spectra_path
+from rankrise.record.folder import RANKS, Record, has_run, read_lines, spectra_path
 from rankrise.record.lock import Lock
 from rankrise.record.run import TrackedRun, load
 from rankrise.watch._begin import begin
@@ -37,6 +38,8 @@ ACCELERATOR_BYTES = 2**30
 Item = TypeVar("Item")
 Known = tuple[Tensors, Tensors]
 """The weights of a unit by role, and the variances of their rounding errors."""
+Reader = Callable[[Entry, str], Iterator[tuple[Unit, Tensors]]]
+"""Reads copies of a checkpoint's weights onto a device, one unit after another."""
 
 
 def history(
@@ -95,12 +98,6 @@ def history(
         "since": since,
         "left_out": left_out,
     }
-    if has_run(folder):
-        held = read_run(folder, "tracked")
-        if "history" not in held["extra"]:
-            raise RankriseError(f"{folder} is not a history of checkpoints: pass another folder.")
-        if (held["settings"]["top"], held["extra"]["history"]["base"]) != (top, of["base"]):
-            raise RankriseError(f"{folder} was measured with another top or base: pass the same.")
     about = {
         "model": name,
         "settings": {
@@ -116,8 +113,8 @@ def history(
     }
     lock = Lock(folder)
     try:
-        reader = _Reader(architecture, units, folder, str(device))
-        _measure(reader, entries, begun, base == "previous", about, meter)
+        read = partial(_weights, architecture, units, folder / FETCHED)
+        _measure(folder, units, read, entries, begun, base == "previous", about, meter)
     finally:
         shutil.rmtree(folder / FETCHED, ignore_errors=True)
         lock.release()
@@ -152,7 +149,9 @@ def _architecture(entry: Entry, model: nn.Module | None, matrices: str | Iterabl
 
 
 def _measure(
-    reader: "_Reader",
+    folder: Path,
+    units: Sequence[Unit],
+    read: Reader,
     entries: Sequence[Entry],
     begun: Entry,
     previous: bool,
@@ -160,7 +159,15 @@ def _measure(
     meter: Meter,
 ) -> None:
     """Measure the checkpoints that have no row yet, and write their rows."""
-    folder, units, top = reader.folder, reader.units, about["settings"]["top"]
+    device, top = about["device"], about["settings"]["top"]
+    weights: dict[str, Tensors] | None = None
+    if not has_run(folder):
+        weights = {
+            unit.name: {role: tensor.contiguous() for role, tensor in tensors.items()}
+            for unit, tensors in read(begun, "cpu")
+        }
+    beginning = begin(folder, units, weights, about)
+    info, initial, weights = beginning.info, beginning.initial, None
     before_of = dict(zip(entries, [begun, *entries], strict=False))
 
     def keys(entry: Entry) -> dict[str, str]:
@@ -181,20 +188,28 @@ def _measure(
     pairs = [[before_of[entry], entry] if previous else [entry] for entry in missing]
     needed = dict.fromkeys(one for pair in pairs for one in pair if one != begun)
 
-    weights: dict[str, Tensors] | None = None
-    if not has_run(folder):
-        weights = {
-            unit.name: {role: tensor.contiguous() for role, tensor in tensors.items()}
-            for unit, tensors in reader.weights(begun, "cpu")
-        }
-    beginning = begin(folder, units, weights, about)
-    info, initial, weights = beginning.info, beginning.initial, None
     before: dict[str, Known] = {}
     for unit in units:
-        placed = {role: tensor.to(reader.device) for role, tensor in initial.pop(unit.name).items()}
+        placed = {role: tensor.to(device) for role, tensor in initial.pop(unit.name).items()}
         if unit.is_layer:  # factors [heads, d, r] with each column in one piece, as measuring takes them
             placed = {role: tensor.mT.contiguous().mT for role, tensor in placed.items()}
         before[unit.name] = placed, _variances(unit, placed)
+
+    def changes() -> Generator[tuple[Entry, list[UnitChange]]]:
+        """The changes of each checkpoint in parts, since the beginning or the previous checkpoint."""
+        for entry in needed:
+            part: list[UnitChange] = []
+            size = 0
+            for unit, weights in read(entry, device):
+                (old, old_noise), noise = before[unit.name], _variances(unit, weights)
+                part.append(UnitChange(unit, old, weights, (old_noise, noise)))
+                if previous:
+                    before[unit.name] = weights, noise
+                size += sum(tensor.nbytes for tensor in weights.values())
+                if size > PART_BYTES or unit is units[-1]:
+                    yield entry, part
+                    part, size = [], 0
+
     record = Record(folder)
     record.write_about(info)
     try:
@@ -206,12 +221,12 @@ def _measure(
             known = zip(units, before.values(), strict=True)
             none = [UnitChange(unit, old, old, (noise, noise)) for unit, (old, noise) in known]
             first = [(begun, none)] if begun in missing else []
-            for entry, changes in chain(first, _one_ahead(reader.changes(needed, before, previous))):
+            for entry, part in chain(first, _one_ahead(changes())):
                 if entry not in missing:
                     continue
                 full = entry == entries[-1]
-                results |= measure(changes, top, full, accelerator_bytes=ACCELERATOR_BYTES)
-                if changes[-1].unit is units[-1]:
+                results |= measure(part, top, full, accelerator_bytes=ACCELERATOR_BYTES)
+                if part[-1].unit is units[-1]:
                     record.add_spectra(entry.step, spectra_of(results))
                     row = {"checkpoint": entry.name} | keys(entry) | row_of(units, results)
                     record.ranks.append(entry.step, row)
@@ -229,52 +244,28 @@ def _measure(
         record.close()
 
 
-@dataclass(frozen=True)
-class _Reader:
-    """Reads the weights of `units` from one checkpoint after another."""
-
-    architecture: Opened
-    units: Sequence[Unit]
-    folder: Path
-    device: str
-
-    def changes(
-        self, entries: Iterable[Entry], before: dict[str, Known], previous: bool
-    ) -> Generator[tuple[Entry, list[UnitChange]]]:
-        """The changes of each checkpoint in parts, since `before` or since the previous checkpoint."""
-        for entry in entries:
-            part: list[UnitChange] = []
-            size = 0
-            for unit, weights in self.weights(entry, self.device):
-                (old, old_noise), noise = before[unit.name], _variances(unit, weights)
-                part.append(UnitChange(unit, old, weights, (old_noise, noise)))
-                if previous:
-                    before[unit.name] = weights, noise
-                size += sum(tensor.nbytes for tensor in weights.values())
-                if size > PART_BYTES or unit is self.units[-1]:
-                    yield entry, part
-                    part, size = [], 0
-
-    def weights(self, entry: Entry, device: str) -> Iterator[tuple[Unit, Tensors]]:
-        """Copies of the weights of one unit after another, fetched if they are not here."""
-        shutil.rmtree(self.folder / FETCHED, ignore_errors=True)  # only one checkpoint at a time is on disk
-        try:
-            checkpoint = Checkpoint.open(entry.fetch(self.folder / FETCHED))
-            opened = replace(self.architecture, checkpoint=checkpoint, name=entry.name)
-            for unit in self.units:
-                with torch.no_grad(), opened.loaded(unit.module, unit.path):
-                    weights = unit.fresh(unit.module)
-                    copied = {role: weight.detach().to(device, copy=True) for role, weight in weights.items()}
-                del weights
-                for weight in copied.values():  # a sum shows nan and inf in one pass, unless it overflows
-                    if not weight.sum().isfinite() and not weight.isfinite().all():
-                        raise RankriseError(f"{unit.name} has values that are not finite.")
-                yield unit, copied
-        except RankriseError as error:
-            raise RankriseError(
-                f"{entry.name} cannot be measured: {error} What was measured is kept: run the command again, "
-                "or leave this checkpoint out, by a pattern of steps that it does not match."
-            ) from error
+def _weights(
+    architecture: Opened, units: Sequence[Unit], fetched: Path, entry: Entry, device: str
+) -> Iterator[tuple[Unit, Tensors]]:
+    """Copies of the weights of one unit after another, fetched into that folder if they are not here."""
+    shutil.rmtree(fetched, ignore_errors=True)  # only one checkpoint at a time is on disk
+    try:
+        checkpoint = Checkpoint.open(entry.fetch(fetched))
+        opened = replace(architecture, checkpoint=checkpoint, name=entry.name)
+        for unit in units:
+            with torch.no_grad(), opened.loaded(unit.module, unit.path):
+                weights = unit.fresh(unit.module)
+                copied = {role: weight.detach().to(device, copy=True) for role, weight in weights.items()}
+            del weights
+            for weight in copied.values():  # a sum shows nan and inf in one pass, unless it overflows
+                if not weight.sum().isfinite() and not weight.isfinite().all():
+                    raise RankriseError(f"{unit.name} has values that are not finite.")
+            yield unit, copied
+    except RankriseError as error:
+        raise RankriseError(
+            f"{entry.name} cannot be measured: {error} What was measured is kept: run the command again, "
+            "or leave this checkpoint out, by a pattern of steps that it does not match."
+        ) from error
 
 
 def _variances(unit: Unit, weights: Tensors) -> Tensors:
