@@ -2,12 +2,13 @@
 
 import json
 import shutil
+from types import SimpleNamespace
+from unittest.mock import create_autospec
 
-import huggingface_hub
 import pytest
 import series_of_checkpoints as made
 import torch
-from hub_server import HubServer
+from huggingface_hub import HfApi
 from safetensors.torch import load_file
 
 from rankrise import watch
@@ -23,17 +24,41 @@ def expected(series, tmp_path_factory):
     return ranks_of(watch.history(folders, tmp_path_factory.mktemp("run")))
 
 
+class Hub:
+    """What `HfApi`, here `_`, answers of one repository; `missing` is a revision that cannot be fetched."""
+
+    def __init__(self, revisions):
+        self.revisions, self.missing = revisions, ""
+
+    def folder(self, repo_id, commit):
+        return self.revisions[commit.removeprefix(f"{repo_id}-")]
+
+    def list_repo_refs(self, _, repo_id):
+        if repo_id != "someone/tiny":
+            raise OSError("not found")
+        branches = [SimpleNamespace(name=one, target_commit=f"{repo_id}-{one}") for one in self.revisions]
+        return SimpleNamespace(branches=branches, tags=[])
+
+    def model_info(self, _, repo_id, revision):
+        files = self.folder(repo_id, revision).iterdir()
+        return SimpleNamespace(siblings=[SimpleNamespace(rfilename=file.name) for file in files])
+
+    def hf_hub_download(self, _, repo_id, filename, revision, local_dir):
+        if revision.endswith(self.missing or "none"):
+            raise OSError("not found")
+        local_dir.mkdir(exist_ok=True)
+        return shutil.copy(self.folder(repo_id, revision) / filename, local_dir)
+
+
 @pytest.fixture
 def hub(series, monkeypatch):
     """A hub with the series as revisions; main is its last."""
     revisions = {f"step{step}": series / f"checkpoint-{step}" for step in STEPS}
-    server = HubServer("someone/tiny", revisions | {"main": series / "checkpoint-20"})
-    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", server.address)
-    template = server.address + "/{repo_id}/resolve/{revision}/{filename}"
-    for module in (huggingface_hub.constants, huggingface_hub.file_download):  # the second before version 1
-        monkeypatch.setattr(module, "HUGGINGFACE_CO_URL_TEMPLATE", template, raising=False)
-    yield server
-    server.close()
+    one = Hub(revisions | {"main": series / "checkpoint-20"})
+    for name in ("list_repo_refs", "model_info", "hf_hub_download"):  # called as the library has them
+        answer = create_autospec(getattr(HfApi, name), side_effect=getattr(one, name))
+        monkeypatch.setattr(HfApi, name, answer)
+    return one
 
 
 def ranks_of(run):
@@ -42,20 +67,20 @@ def ranks_of(run):
 
 
 def test_it_is_the_record_of_the_same_series_on_disk(hub, expected, tmp_path):
-    hub.faults = ["limit"]
     run = watch.history("someone/tiny", tmp_path / "run")
     assert run.extra["history"]["left_out"] == ["main"]
     assert ranks_of(run) == expected
     row = (run.folder / "ranks.jsonl").read_text().splitlines()[1]
-    assert json.loads(row)["key"] == f"commit:{hub.commits['step10']}"
+    assert json.loads(row)["key"] == "commit:someone/tiny-step10"
     assert not (run.folder / ".fetched").exists()
 
 
 def test_a_missing_file_is_named_and_the_rest_is_fetched_later(hub, tmp_path):
-    hub.faults = ["", "", "missing"]
-    with pytest.raises(RankriseError, match=r"someone/tiny at step\d+"):
+    hub.missing = "step10"
+    with pytest.raises(RankriseError, match="someone/tiny at step10"):
         watch.history("someone/tiny", tmp_path / "run")
     assert not watch.load(tmp_path / "run").finished
+    hub.missing = ""
     assert watch.history("someone/tiny", tmp_path / "run").measured.tolist() == STEPS
     for place, base in (("someone/other", "first"), ("someone/tiny", "someone/tiny@step99")):
         with pytest.raises(RankriseError, match=r"someone/other|step99"):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy
 import pytest
+import tiny_model
 import torch
-from tiny_model import loss_of, tiny
 from torch import distributed, nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import init_device_mesh
@@ -45,18 +45,17 @@ def train(model, folder, **settings):
     """Every process computes the same loss, so that the model is the one a single process trains."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     with watch.RankTracker(model, folder, schedule=watch.Schedule(2, 4), strict=True, **settings) as tracker:
-        for step in range(1, 8):  # the last one is not due
-            loss = loss_of(model, step)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            tracker.step(step, loss=loss)
+
+        def after(step, loss):
+            tracker.step(step, loss)
             if step == 4:
                 tracker.flush()
 
+        tiny_model.train(model, range(1, 8), optimizer, after)  # the last one is not due
+
 
 def new_model():
-    return tiny(dropout=0.0, width=8, heads=2)
+    return tiny_model.tiny(dropout=0.0, width=8, heads=2)
 
 
 def main(folder):

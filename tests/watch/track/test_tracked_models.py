@@ -5,7 +5,7 @@ import copy
 import numpy
 import pytest
 import torch
-from tiny_model import batch, tiny, train
+from tiny_model import batch, products, tiny, train
 from torch import nn
 
 from rankrise import watch
@@ -15,21 +15,11 @@ from rankrise.watch._spectra import leading_values
 EVERY = watch.Schedule(often=1, seldom=2)
 
 
-def change(before, after, name="KQ"):
-    """Singular values [layers, heads, d] of the change between two models, from products formed in full."""
-    roles = {"KQ": ("key", "query"), "VO": ("value", "output")}[name]
-    parts = []
-    for old, new in zip(watch.heads(before), watch.heads(after), strict=True):
-        ends = [getattr(one, roles[0]).double() @ getattr(one, roles[1]).double().mT for one in (old, new)]
-        parts.append(torch.linalg.svdvals(ends[1] - ends[0]))
-    return torch.stack(parts)
-
-
 def check(folder, before, after):
     """The last row of the record is the change between the two models."""
     run = watch.load(folder)
-    for name in run.products:
-        values = change(before, after, name)
+    for name, product in products(after).items():
+        values = torch.linalg.svdvals(product - products(before)[name])
         top = run.top(name)[-1]
         numpy.testing.assert_allclose(
             top, values[..., : top.shape[-1]], rtol=1e-4, atol=1e-6 * float(values.max())

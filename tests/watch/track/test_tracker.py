@@ -6,25 +6,14 @@ from types import SimpleNamespace
 import numpy
 import pytest
 import torch
-from tiny_model import tiny, train
+from own_attention import WIDTH, Fused
+from tiny_model import products, tiny, train
 from torch import nn
 
 from rankrise import watch
 from rankrise.foundations.errors import RankriseError
 
 EVERY = watch.Schedule(often=1, seldom=2)
-
-
-def products(model):
-    """KQ and VO of every layer and head [layers, heads, d, d], formed in full and in float64."""
-    found = [
-        {
-            "KQ": layer.key.double() @ layer.query.double().mT,
-            "VO": layer.value.double() @ layer.output.double().mT,
-        }
-        for layer in watch.heads(model)
-    ]
-    return {name: torch.stack([layer[name] for layer in found]).clone() for name in ("KQ", "VO")}
 
 
 def test_numbers_are_those_of_the_full_products(tmp_path):
@@ -232,30 +221,22 @@ def test_embeddings_of_patches_and_places_are_matrices_and_other_convolutions_ar
         assert run.stable_rank(name)[-1] == pytest.approx(expected, rel=1e-4)
 
 
-class Fused(nn.Module):
-    """`qkv(x)` with all queries, all keys, all values; or with `parts` in another order."""
+class Mine(Fused):
+    """A class of which nothing is known yet."""
 
-    def __init__(self, parts=(3, 2, 4)):
-        super().__init__()
-        self.n_heads, self.qkv, self.proj, self.parts = 2, nn.Linear(8, 24), nn.Linear(8, 8), parts
 
-    def forward(self, x):
-        places = (2, 0, 3, 1, 4) if self.parts[0] == 3 else (3, 0, 2, 1, 4)
-        query, key, value = self.qkv(x).unflatten(-1, self.parts).permute(places)
-        return self.proj((torch.softmax(query @ key.mT / 2, -1) @ value).transpose(1, 2).flatten(2))
+class Unproved(Fused):
+    pass
 
 
 def test_a_layout_is_proved_before_training_or_noted_as_a_guess(tmp_path, recwarn):
+    batch = torch.randn(2, 5, WIDTH)
     with pytest.raises(RankriseError):
-        watch.RankTracker(nn.Sequential(Fused((2, 3, 4))), tmp_path / "wrong", check=torch.randn(1, 5, 8))
+        watch.RankTracker(nn.Sequential(Mine(axes="h3d")), tmp_path / "wrong", check=batch)
     assert not (tmp_path / "wrong").exists()
-    proved = watch.RankTracker(nn.Sequential(Fused()), tmp_path / "proved", check=torch.randn(2, 5, 8))
+    proved = watch.RankTracker(nn.Sequential(Mine()), tmp_path / "proved", check=batch)
     proved.close()
     assert watch.load(tmp_path / "proved").notes == []
-
-    class Unproved(Fused):
-        pass
-
     with pytest.warns(UserWarning, match="Unproved"):
         guessed = watch.RankTracker(nn.Sequential(Unproved()), tmp_path / "guess")
     guessed.close()

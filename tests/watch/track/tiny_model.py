@@ -3,6 +3,8 @@
 import torch
 from torch import nn
 
+from rankrise import watch
+
 
 class Tiny(nn.Module):
     """Two attention layers of two heads, dropout, an embedding and a classifier."""
@@ -37,6 +39,16 @@ def batch(step, device="cpu"):
 def loss_of(model, step):
     tokens = batch(step, next(model.parameters()).device)
     return nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.roll(1, 1).flatten())
+
+
+def products(model):
+    """KQ and VO of every layer and head [layers, heads, d, d], formed in full and in float64."""
+    layers = list(watch.heads(model))
+    query, key, value, output = (
+        torch.stack([getattr(layer, role) for layer in layers]).double()
+        for role in ("query", "key", "value", "output")
+    )
+    return {"KQ": key @ query.mT, "VO": value @ output.mT}
 
 
 def train(model, steps, optimizer=None, after=lambda step, loss: None):
