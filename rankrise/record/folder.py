@@ -311,8 +311,7 @@ def verified_step(path: Path, names: Iterable[str] = (WEIGHTS, MOMENTS, STATE)) 
 
 # Folders of weights that others have written.
 
-PICKLES = (".bin", ".pt", ".pth", ".ckpt")
-SUFFIXES = (".safetensors", *PICKLES)
+SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
 # Names that transformers gives to a model's weights; it prefers the first.
 WHOLE = ("model.safetensors", "pytorch_model.bin")
 

@@ -87,14 +87,12 @@ def matrices(model: nn.Module) -> list[Matrix]:
         elif name and not kind.__module__.startswith("torch."):
             fused = [leaf for leaf, one in parameters.items() if one.ndim == 3 and min(one.shape) > 1]
             if fused and not any(child.state_dict() for child in module.children()):
-                found += [_experts(f"{name}.{leaf}", parameters[leaf], module) for leaf in fused]
+                swapped = bool(getattr(module, "is_transposed", False))  # as PEFT asks
+                for leaf in fused:
+                    count, *sizes = parameters[leaf].shape
+                    out, into = reversed(sizes) if swapped else sizes
+                    found.append(Matrix(f"{name}.{leaf}", out, into, swapped, experts=count))
     return found
-
-
-def _experts(name: str, parameter: Tensor, module: nn.Module) -> Matrix:
-    swapped = bool(getattr(module, "is_transposed", False))  # as PEFT asks
-    out, into = parameter.shape[:0:-1] if swapped else parameter.shape[1:]
-    return Matrix(name, out, into, swapped, experts=len(parameter))
 
 
 def _is_plain(module: nn.Conv1d | nn.Conv2d) -> bool:

@@ -134,7 +134,7 @@ def find_stages(run: TrackedRun | str | Path | Iterable[Curve], *, probability: 
 
     # Steps of different curves that happen at once make a group, which begins with its clearest step.
     groups: list[tuple[FoundStep, dict[str, FoundStep]]] = []
-    for name, step in sorted(named_steps, key=lambda named: _ratio(named[1].span)):
+    for name, step in sorted(named_steps, key=lambda named: named[1].span[1] / named[1].span[0]):
         near = [
             (abs(math.log(step.time / first.time)), place)
             for place, (first, group) in enumerate(groups)
@@ -150,7 +150,7 @@ def find_stages(run: TrackedRun | str | Path | Iterable[Curve], *, probability: 
     stages = []
     for _, group in groups:
         if len(group) > 1 or alone & group.keys():
-            clearest = min(group.values(), key=lambda step: _ratio(step.interval))
+            clearest = min(group.values(), key=lambda step: step.interval[1] / step.interval[0])
             low, high = clearest.interval
             surest = max(step.probability for step in group.values())
             stages.append(FoundStage(round(clearest.time), (math.floor(low), math.ceil(high)), surest, group))
@@ -192,10 +192,6 @@ def curves_of(run: TrackedRun) -> Iterator[Curve]:
             clear = usable(ranks, noisy)
             total = np.nansum(ranks, axis=(1, 2))[clear]
             yield Curve(f"all {product} stable rank", run.measured[clear], total, alone=False)
-
-
-def _ratio(interval: tuple[float, float]) -> float:
-    return interval[1] / interval[0]
 
 
 def find_steps(
