@@ -267,7 +267,6 @@ def sha256(path: Path) -> str:
 
 # Checkpoints of training: state.json has the run, the step, and the SHA-256 of the other files.
 
-CHECKPOINT_FORMAT = "rankrise-checkpoint/2"
 REMEDY = "restore it, or remove its folder to start from an earlier one or from the beginning"
 
 
@@ -286,27 +285,20 @@ def write_about(path: Path, folder: Path, step: int) -> None:
     """Write state.json of a checkpoint of the run in `folder`, after its other files."""
     sums = {name: sha256(path / name) for name in (WEIGHTS, MOMENTS, STATE)}
     run = read_run(folder, "tracked").get("id")
-    write_json(path / ABOUT, {"format": CHECKPOINT_FORMAT, "step": step, "run": run, "sha256": sums})
+    write_json(path / ABOUT, {"format": "rankrise-checkpoint/2", "step": step, "run": run, "sha256": sums})
 
 
 def verified_step(path: Path, names: Iterable[str] = (WEIGHTS, MOMENTS, STATE)) -> int:
-    """The step of a checkpoint. Refuse one of another run or step, or whose named files have changed."""
-    about = read_json(path / ABOUT, REMEDY)
-    step: Any = about.get("step")
-    wrong = ""
-    if about.get("format") != CHECKPOINT_FORMAT or not isinstance(step, int):
-        wrong = f"has a damaged {ABOUT}"
-    elif path.name != checkpoint_path(path.parent, step).name:
-        wrong = f"is of step {step} by its {ABOUT}"
-    elif about.get("run") != read_run(path.parent.parent, "tracked").get("id"):
+    """The step of a checkpoint. Refuse one of another run, or whose named files have changed."""
+    about, wrong = read_json(path / ABOUT, REMEDY), ""
+    for name in names:
+        if not (path / name).is_file() or sha256(path / name) != about["sha256"][name]:
+            wrong = f"has another {name} than was written"
+    if about["run"] != read_run(path.parent.parent, "tracked").get("id"):
         wrong = "is of another run"
-    else:
-        for name in names:
-            if not (path / name).is_file() or sha256(path / name) != about["sha256"][name]:
-                wrong = f"has another {name} than was written"
     if wrong:
         raise RankriseError(f"the checkpoint {path} {wrong}: {REMEDY}.")
-    return int(step)
+    return int(about["step"])
 
 
 # Folders of weights that others have written.

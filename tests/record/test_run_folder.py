@@ -140,18 +140,14 @@ def checkpoint(folder: Path, step: int) -> Path:
     return path
 
 
-def test_a_checkpoint_is_of_its_run_and_its_step_and_unchanged(tmp_path: Path) -> None:
+def test_a_checkpoint_is_of_its_run_and_unchanged(tmp_path: Path) -> None:
     for name in ("run", "other"):
         write_run(tmp_path / name, "tracked", ABOUT | {"id": name})
     path = checkpoint(tmp_path / "run", 7)
     assert verified_step(path) == 7
-    other, renamed = checkpoint_path(tmp_path / "other", 7), path.with_name("step-0000000008")
-    shutil.copytree(path, other)
-    path.rename(renamed)
-    for wrong, told in ((other, "another run"), (renamed, "step 7")):
-        with pytest.raises(RankriseError, match=told):
-            verified_step(wrong)
-    renamed.rename(path)
+    other = shutil.copytree(path, checkpoint_path(tmp_path / "other", 7))
+    with pytest.raises(RankriseError, match="another run"):
+        verified_step(other)
     (path / MOMENTS).write_text("changed")
     assert verified_step(path, [WEIGHTS]) == 7
     with pytest.raises(RankriseError, match=MOMENTS):

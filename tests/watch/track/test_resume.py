@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_model import loss_of, tiny, train
+from tiny_model import tiny, train
 
 from rankrise import watch
 from rankrise.foundations.errors import RankriseError
@@ -212,21 +212,20 @@ def main(folder, killed_at=None, wait=0.0):
             optimizer.load_state_dict(state["optimizer"])
             torch.set_rng_state(state["random"])
             done = state["step"]
-        for step in range(done + 1, STEPS + 1):
+
+        def after(step, loss):
+            tracker.step(step, loss=loss)
             if step - done == killed_at:
                 threading.Timer(wait, os.kill, (os.getpid(), signal.SIGKILL)).start()
             if killed_at is not None and step - done == killed_at + 5:
                 signal.pause()
-            loss = loss_of(model, step)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            tracker.step(step, loss=loss)
             if step % SAVE == 0:
                 tracker.flush()
                 state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
                 torch.save(state | {"random": torch.get_rng_state()}, f"{checkpoint}.new")
                 os.replace(f"{checkpoint}.new", checkpoint)
+
+        train(model, range(done + 1, STEPS + 1), optimizer, after)
 
 
 if __name__ == "__main__":
