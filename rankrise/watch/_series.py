@@ -4,8 +4,6 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
-from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 
@@ -77,29 +75,21 @@ class HubRevision:
         return f"commit:{self.commit}"
 
     def config(self, into: Path) -> Path | None:
-        return self._download(CONFIG, into) if CONFIG in self._files else None
+        return next(iter(self._download([CONFIG], into)), None)
 
     def fetch(self, into: Path) -> Path:
         """Download the files with weights into a folder, chosen as transformers chooses them."""
         for whole in WHOLE:
             stem, suffix = whole.split(".")
-            found = [file for file in self._files if fnmatchcase(file, f"{stem}*.{suffix}*")]
-            for file in [whole] if whole in found else found:
-                self._download(file, into)
-            if found:
+            if self._download([whole, f"{stem}-*.{suffix}", f"{whole}.index.json"], into):
                 return into
         raise RankriseError(f"{self.repository} at {self.name} has neither {' nor '.join(WHOLE)}.")
 
-    @cached_property
-    def _files(self) -> list[str]:
+    def _download(self, patterns: list[str], into: Path) -> list[Path]:
         what = f"{self.repository} at {self.name}"
-        info = ask_hub(what, "model_info", self.repository, revision=self.commit)
-        return [one.rfilename for one in info.siblings or ()]
-
-    def _download(self, file: str, into: Path) -> Path:
-        where = {"revision": self.commit, "local_dir": into}
-        what = f"{file} of {self.repository} at {self.name}"
-        return Path(ask_hub(what, "hf_hub_download", self.repository, file, **where))
+        where = {"revision": self.commit, "local_dir": into, "allow_patterns": patterns}
+        ask_hub(what, "snapshot_download", self.repository, **where)
+        return [path for pattern in patterns for path in into.glob(pattern)]
 
 
 Entry = LocalCheckpoint | HubRevision

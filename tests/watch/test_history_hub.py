@@ -30,24 +30,20 @@ class Hub:
     def __init__(self, revisions):
         self.revisions, self.missing = revisions, ""
 
-    def folder(self, repo_id, commit):
-        return self.revisions[commit.removeprefix(f"{repo_id}-")]
-
     def list_repo_refs(self, _, repo_id):
         if repo_id != "someone/tiny":
             raise OSError("not found")
         branches = [SimpleNamespace(name=one, target_commit=f"{repo_id}-{one}") for one in self.revisions]
         return SimpleNamespace(branches=branches, tags=[])
 
-    def model_info(self, _, repo_id, revision):
-        files = self.folder(repo_id, revision).iterdir()
-        return SimpleNamespace(siblings=[SimpleNamespace(rfilename=file.name) for file in files])
-
-    def hf_hub_download(self, _, repo_id, filename, revision, local_dir):
-        if revision.endswith(self.missing or "none"):
+    def snapshot_download(self, _, repo_id, revision, local_dir, allow_patterns):
+        name = revision.removeprefix(f"{repo_id}-")
+        if name == self.missing:
             raise OSError("not found")
         local_dir.mkdir(exist_ok=True)
-        return shutil.copy(self.folder(repo_id, revision) / filename, local_dir)
+        for pattern in allow_patterns:
+            for file in self.revisions[name].glob(pattern):
+                shutil.copy(file, local_dir)
 
 
 @pytest.fixture
@@ -55,7 +51,7 @@ def hub(series, monkeypatch):
     """A hub with the series as revisions; main is its last."""
     revisions = {f"step{step}": series / f"checkpoint-{step}" for step in STEPS}
     one = Hub(revisions | {"main": series / "checkpoint-20"})
-    for name in ("list_repo_refs", "model_info", "hf_hub_download"):  # called as the library has them
+    for name in ("list_repo_refs", "snapshot_download"):  # called as the library has them
         answer = create_autospec(getattr(HfApi, name), side_effect=getattr(one, name))
         monkeypatch.setattr(HfApi, name, answer)
     return one
