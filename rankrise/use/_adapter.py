@@ -21,7 +21,7 @@ from rankrise.watch._matrix import Matrix
 Scores = Mapping[str, float]  # by name, one of which is "loss"
 FALLING = ("loss", "perplexity")  # in the names of scores that are better when they are lower
 Evaluate = Callable[[Any], float | Scores]  # gives the loss of a model, or several scores
-Held = tuple[float, Mapping[str, float]]  # the share of a change that is held, and of what is left out
+Held = Mapping[str, float]  # by tensor, the share of the whole change that is not held
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class Measured:
     tuned: dict[str, float]
     adapter: dict[str, float]
     gains: dict[str, float | None]  # the share of each score's gain that the adapter keeps, see `kept_gain`
+    searched: float | None = None  # the share that a search for a gain has found, on its own data
     on: str = ""  # what they were measured on, in words
 
 
@@ -49,7 +50,7 @@ class Rest:
         return sum(tensor.numel() for tensor in self.tensors.values())
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Adapter:
     """The change of each matrix cut to its rank; `save` writes it for PEFT and other programs."""
 
@@ -65,20 +66,22 @@ class Adapter:
     moments: dict[str, Any] | None  # how those were measured that weight the squares; None for plain squares
     measured: Measured | None = None
 
+    def __repr__(self) -> str:
+        size = f"{len(self.matrices)} matrices at ranks up to {max(self.ranks.values())}"
+        return (
+            f"Adapter({size}, {self.parameters:,} parameters; {len(self.rest.changed)} other tensors changed)"
+        )
+
     @cached_property
-    def _change(self) -> Held:
-        return self.measure_change(self)
+    def left_out(self) -> dict[str, float]:
+        """The share of the whole change in each tensor that the adapter does not give back, largest first."""
+        return dict(sorted(self.measure_change(self).items(), key=lambda item: -item[1]))
 
     @property
     def held(self) -> float:
         """The share of the square of the whole change, of all parameters, that the saved adapter gives back;
         after `shrink`, of the larger adapter's change. Reads both models again, once."""
-        return self._change[0]
-
-    @property
-    def left_out(self) -> dict[str, float]:
-        """The share of the whole change in each tensor that the adapter leaves out, largest first."""
-        return dict(sorted(self._change[1].items(), key=lambda item: -item[1]))
+        return 1 - sum(self.left_out.values())
 
     @property
     def factors(self) -> dict[str, tuple[Tensor, Tensor]]:
@@ -214,12 +217,13 @@ def fitted(
         adapter = adapter.at(_ranks.ranks_for(budget, adapter.spectra, uniform))
     if bench is None:
         return adapter
+    searched = None
     if budget.gain is not None:
-        adapter = _reaching(budget.gain, metric or "loss", adapter, uniform, bench)
+        adapter, searched = _reaching(budget.gain, metric or "loss", adapter, uniform, bench)
     bench.evaluate = final or bench.evaluate
     base, tuned, scores = bench.of_base(), bench.scores(), bench.of(adapter)
     gains = {name: kept_gain(base, tuned, scores, name) for name in tuned}
-    return replace(adapter, measured=Measured(base, tuned, scores, gains))
+    return replace(adapter, measured=Measured(base, tuned, scores, gains, searched))
 
 
 def kept_gain(base: Scores, tuned: Scores, cut: Scores, metric: str = "loss") -> float | None:
@@ -243,18 +247,22 @@ def refuse_no_gain(base: Scores, tuned: Scores, metric: str = "loss") -> None:
         )
 
 
-def _reaching(gain: float, metric: str, adapter: Adapter, uniform: bool, bench: Bench) -> Adapter:
-    """The least ranks that keep a gain: exact for one rank, and within 2 % of the parameters if not."""
+def _reaching(
+    gain: float, metric: str, adapter: Adapter, uniform: bool, bench: Bench
+) -> tuple[Adapter, float]:
+    """The least ranks that keep a gain, exact for one rank and within 2 % of the parameters if not; and the
+    gain that they keep."""
     base, tuned = bench.of_base(), bench.scores()
     refuse_no_gain(base, tuned, metric)
     ranks = partial(_ranks.one_rank if uniform else _ranks.ranks_within, adapter.spectra)
     one, most = _ranks.cost_of_one(adapter.spectra), highest(adapter.spectra)
 
-    def enough(amount: int) -> bool:
-        return (kept_gain(base, tuned, bench.of(adapter.at(ranks(amount))), metric) or 0.0) >= gain
+    @cache
+    def kept(amount: int) -> float:
+        return kept_gain(base, tuned, bench.of(adapter.at(ranks(amount))), metric) or 0.0
 
     search = (most, 1, 0.0) if uniform else (most * one, max(1, one // 4), 0.02)
-    found = _ranks.least(enough, *search)
+    found = _ranks.least(lambda amount: kept(amount) >= gain, *search)
     if found is None:
         raise RankriseError("All directions do not keep this gain: pass less gain, or keep the rest.")
-    return adapter.at(ranks(found))
+    return adapter.at(ranks(found)), kept(found)

@@ -11,7 +11,7 @@ from rankrise.use._adapter import Adapter, Bench, Evaluate, Held, Rest, fitted
 from rankrise.use._cut import Cut, cut_change
 from rankrise.use._moments import Moments
 from rankrise.use._ranks import directions_to_find
-from rankrise.use._weights import Pair, Source, is_causal, load_model, pair
+from rankrise.use._weights import Only, Pair, Source, is_causal, load_model, pair
 from rankrise.watch._matrix import Matrix
 
 
@@ -29,7 +29,7 @@ def extract(
     metric: str | None = None,
     final: Evaluate | None = None,
     rest: Literal["keep", "leave"] = "keep",
-    only: Callable[[str], bool] = lambda name: True,
+    only: Only = "*",
     progress: Callable[[float], None] | None = None,
 ) -> Adapter:
     """Cut the change from `base` to `tuned` to few directions, as an adapter.
@@ -41,7 +41,8 @@ def extract(
     rank that pays. Without, a plain SVD at one rank for all, unless `uniform=False`.
 
     Linear layers, convolutions, embeddings and experts are cut. What else changed (biases, norms, tied
-    embeddings, a new head, what `only` does not accept) is in `.rest`, and `rest="leave"` leaves it out.
+    embeddings, a new head) is in `.rest`, as what `only`, name patterns or a function of a name, does not
+    accept; `rest="leave"` leaves it out.
 
     >>> from copy import deepcopy
     >>> base = nn.Sequential(nn.Linear(6, 4, bias=False))
@@ -113,26 +114,21 @@ def _rest(both: Pair, kept: bool) -> Rest:
 
 def _held(adapter: Adapter, both: Pair) -> Held:
     """Merge the saved adapter into the base as PEFT does, and compare with the tuned model."""
-    whole = lost = 0.0
-    left_out: dict[str, float] = {}
+    whole, left_out = 0.0, dict[str, float]()
     for matrix in adapter.matrices:
         before, after = both.read(matrix)
         factors = adapter.cuts[matrix.name].factors(adapter.ranks[matrix.name])
         left, right = (factor.to(adapter.dtype).to(after.device).float() for factor in factors)
         old, new = before.float(), after.float()
         whole += _square(new - old)
-        lost += _square(new - (old + left @ right).to(before.dtype))
+        left_out[matrix.stored] = _square(new - (old + left @ right).to(before.dtype))
     trained = {name for name, _ in both.tuned.model.named_parameters()}
     for name, base, tuned in both.changed():
         if base is not None and name in trained:  # a new tensor has no change, and a buffer is not trained
             square = _square(tuned.float() - base.to(tuned.device).float())
             whole += square
-            if not adapter.rest.kept:
-                left_out[name] = square
-    if not whole:
-        return 1.0, {}
-    shares = {name: square / whole for name, square in left_out.items()}
-    return 1 - lost / whole - sum(shares.values()), shares
+            left_out[name] = 0.0 if adapter.rest.kept else square
+    return {name: square / whole for name, square in left_out.items() if square and whole}
 
 
 def _square(tensor: Tensor) -> float:

@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from rankrise.foundations.errors import RankriseError
 from rankrise.record.folder import read_tensors, write_tensors
-from rankrise.use._weights import fingerprint, is_causal
+from rankrise.use._weights import Only, accepts, fingerprint, is_causal
 from rankrise.watch._heads import unwrap
 from rankrise.watch._matrix import Matrix, matrices
 
@@ -182,7 +182,7 @@ def moments(
     loss: Callable[[Any, Any], Tensor],
     *,
     block: int = BLOCK,
-    only: Callable[[str], bool] = lambda name: True,
+    only: Only = "*",
     about: Mapping[str, Any] | None = None,
     progress: Callable[[int], None] = lambda examples: None,
 ) -> Moments:
@@ -193,7 +193,7 @@ def moments(
     `about` is kept in their file.
     """
     network = unwrap(model)
-    layers = [_Layer(matrix, block) for matrix in matrices(network) if only(matrix.name)]
+    layers = [_Layer(matrix, block) for matrix in matrices(network) if accepts(only, matrix.name)]
     examples = 0
     with _listening(network, layers), torch.enable_grad():
         for batch in batches:

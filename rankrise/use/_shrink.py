@@ -101,12 +101,12 @@ def _rest(stored: StoredAdapter) -> Rest:
 
 def _held(smaller: Adapter, stored: StoredAdapter) -> Held:
     """Compare with the larger adapter's change, from the factors of both alone."""
-    whole = lost = 0.0
+    whole, lost = 0.0, dict[str, float]()
     for name, (left, right) in stored.factors.items():
         b, a = (one.to(smaller.dtype).to(left) for one in smaller.cuts[name].factors(smaller.ranks[name]))
         whole += _square(left, right)
-        lost += _square(torch.cat([left, -b], -1), torch.cat([right, a], -2))
-    return (1 - lost / whole if whole else 1.0), {}
+        lost[stored.matrices[name].stored] = _square(torch.cat([left, -b], -1), torch.cat([right, a], -2))
+    return {name: square / whole for name, square in lost.items() if whole}
 
 
 def _square(left: Tensor, right: Tensor) -> float:

@@ -173,7 +173,7 @@ def grouped(model: nn.Module, matrices: Sequence[Matrix]) -> dict[str, list[Matr
         elif kind == "attention":
             parts = {next((role for role in ROLES if ROLES[role].fullmatch(leaf)), kind): matrix}
         for role, part in parts.items():
-            for name in {"all", kind, role}:
+            for name in {"all", kind, role} if attention else {"all"}:
                 groups[name].append(part)
     return groups
 

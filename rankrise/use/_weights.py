@@ -3,8 +3,9 @@
 import hashlib
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from rankrise.watch._lora import ADAPTER_CONFIG
 from rankrise.watch._matrix import Matrix, matrices
 
 Source = nn.Module | str | Path  # a model, a checkpoint folder, or a name on the Hugging Face Hub
+Only = Callable[[str], bool] | str | Sequence[str]  # of names: a function, or patterns such as "*.mlp.*"
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +80,14 @@ class Pair:
                 yield name, before, after
 
 
-def pair(base: Source, tuned: Source, only: Callable[[str], bool] = lambda name: True) -> Pair:
+def accepts(only: Only, name: str) -> bool:
+    """Whether a matrix of that name is asked for."""
+    if callable(only):
+        return only(name)
+    return any(fnmatchcase(name, pattern) for pattern in ([only] if isinstance(only, str) else only))
+
+
+def pair(base: Source, tuned: Source, only: Only = "*") -> Pair:
     """Put two checkpoints of one model side by side, to cut the matrices that `only` accepts by name."""
     after = open_source(tuned)
     before = open_source(base, like=after.origin)
@@ -101,7 +110,7 @@ def pair(base: Source, tuned: Source, only: Callable[[str], bool] = lambda name:
                 f"{name} is {list(wanted)} in the tuned model and {list(found or ())} in the base: the two "
                 "have different architectures or vocabularies."
             )
-    chosen = tuple(one for one in every if one.name not in new and only(one.name))
+    chosen = tuple(one for one in every if one.name not in new and accepts(only, one.name))
     if not chosen:
         raise RankriseError("The models have no matrix in common that `only` accepts.")
     cut = {matrix.stored for matrix in chosen}
