@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from rankrise.foundations.errors import RankriseError
-from rankrise.foundations.files import is_taken, read_json, write_json
+from rankrise.foundations.files import is_taken, read_json, write_json, write_text
 from rankrise.recipes.use_settings import Budget, For, Group, Measuring
 from rankrise.show.progress import bar
 
@@ -44,7 +44,8 @@ def truncate(
         loss: which loss to measure for a run or a recipe; with training, the scores on the validation set are
             measured too.
         out: folder for the curves (JSON); that of a run, for its report and claims to show them.
-        config: JSON file for the ranks found for all matrices, as arguments of peft.LoraConfig.
+        config: file for the ranks found for all matrices: arguments of peft.LoraConfig (.json), or Axolotl's
+            settings (.yaml).
         json: print everything as JSON instead of tables.
     """
     from rankrise import use
@@ -87,7 +88,7 @@ def truncate(
         )
     written = [place for place in (out, config if found.config else None) if place is not None]
     if config is not None and found.config is not None:
-        write_json(config, found.config)
+        _write_config(config, found.config)
     elif config is not None:
         print(f"Warning: no rank of all keeps the gain, so {config} is not written.", file=sys.stderr)
     yield {**about, "moments": moments and moments.to_dict(), **asdict(found)}
@@ -102,6 +103,7 @@ def extract(
     out: Path,
     uniform: bool = False,
     leave_rest: bool = False,
+    only: tuple[str, ...] = (),
     for_: For = "peft",
 ) -> Iterator[Any]:
     """Make a PEFT adapter of the change from a base to a tuned model, cut to the directions that matter.
@@ -116,17 +118,21 @@ def extract(
         out: new folder for the adapter.
         uniform: give every matrix the same rank, the default without moments.
         leave_rest: leave out what is not cut: biases, norms, tied embeddings, a new head.
+        only: cut the matrices whose names fit one of these patterns, such as '*self_attn*'; all if not given.
         for_: the program that will load it; all: any that reads PEFT folders, with every matrix at one rank.
         json: print everything as JSON instead of a table.
     """
     from rankrise import use
+    from rankrise.use._extract import refuse_rest
     from rankrise.use.data import open_models
 
     _refuse_taken(out)
     asked, budget = Measuring(**measuring), budget or {"rank": 8}
     base, tuned, data = open_models(models, asked, searching="gain" in budget)
+    how: dict[str, Any] = {**budget, "uniform": uniform or None, "metric": asked.metric, "only": only or "*"}
+    if not leave_rest:
+        refuse_rest(base, tuned, how["only"], for_)
     moments = _measured_moments(tuned, data, asked)
-    how: dict[str, Any] = {**budget, "uniform": uniform or None, "metric": asked.metric}
     cut = partial(use.extract, base, tuned, moments=moments, rest="leave" if leave_rest else "keep", **how)
     yield from _cut(cut, "change", out, data, for_)
 
@@ -141,15 +147,16 @@ def shrink(
     base: str | None = None,
     for_: For = "peft",
 ) -> Iterator[Any]:
-    """Cut a PEFT LoRA adapter to lower ranks, from its factors alone.
+    """Cut a LoRA adapter of PEFT, diffusers or kohya to lower ranks, from its factors alone.
 
     The default budget keeps at least 99 % of its change (--keep 0.99).
 
     Args:
-        adapter: the adapter's folder.
+        adapter: the adapter's folder, or kohya's file.
         out: new folder for the smaller adapter.
         uniform: give every matrix the same rank, the default without moments.
-        base: the base model, to measure the loss: its folder or its name on the Hugging Face Hub.
+        base: the base model, to measure the loss and to name the modules of kohya's files: its folder, or its
+            name on the Hugging Face Hub.
         for_: the program that will load it; all: any that reads PEFT folders, with every matrix at one rank.
         json: print everything as JSON instead of a table.
     """
@@ -160,16 +167,29 @@ def shrink(
 
     _refuse_taken(out)
     asked, budget = Measuring(**measuring), budget or {"keep": 0.99}
-    if (base is None) != (asked.data is None):
+    if base is None and asked.data is not None:
         raise RankriseError("A loss is measured on a base model with data: pass both --base and --data.")
     model = tuned = data = None
     if base is not None:
         model = load_model(base)
-        data, tuned = read_data(model, base, asked, searching="gain" in budget), merged(adapter, model)
+    if model is not None and asked.data is not None:
+        data, tuned = read_data(model, str(base), asked, searching="gain" in budget), merged(adapter, model)
     moments = _measured_moments(tuned, data, asked)
     how: dict[str, Any] = {**budget, "uniform": uniform or None, "metric": asked.metric}
     cut = partial(use.shrink, adapter, base=model, moments=moments, **how)
     yield from _cut(cut, "adapter", out, data, for_)
+
+
+def _write_config(path: Path, config: Mapping[str, Any]) -> None:
+    """Arguments of `peft.LoraConfig`, or the settings of Axolotl with the same meaning."""
+    if path.suffix not in (".yaml", ".yml"):
+        return write_json(path, config)
+    import yaml
+
+    same = ("target_modules", "target_parameters", "rank_pattern", "alpha_pattern")
+    settings = {"adapter": "lora", "lora_r": config["r"], "lora_alpha": config["lora_alpha"]}
+    settings |= {f"lora_{name}": config[name] for name in same if config.get(name)}
+    write_text(path, yaml.safe_dump(settings, sort_keys=False))
 
 
 def _measured_moments(model: Any, data: "Data | None", measuring: Measuring) -> "Moments | None":

@@ -23,6 +23,7 @@ MEANINGS = {
     "left": "what falls back to zero in the stage.",
 }
 NAMES_SHOWN = 4
+LEAST = 5e-4  # a smaller share of the change is not shown
 LITTLE = 0.9  # of the change: warn if an adapter holds less
 
 
@@ -101,6 +102,8 @@ def print_truncation(found: "Truncation", measured_on: str, gain: float, written
         "plain": "rank {} for every matrix",
         "weighted": "the parameters of rank {}, spent where they matter",
     }
+    if metrics and "validation_loss" in found.trained:
+        note += f" The {', '.join(metrics)} is that of the validation set."
     for name, attribute in functional.items():
         by_method = {one.method: getattr(one, attribute) for one in of_all}
         enough = [ways[method].format(rank) for method, rank in by_method.items() if rank is not None]
@@ -135,9 +138,10 @@ def _described(adapter: "Adapter", numbers: Mapping[str, Any], what: str) -> Ite
     shares: dict[str, float] = defaultdict(float)
     for name, share in adapter.left_out.items():
         shares[_kind(name)] += share
-    kinds = sorted(dict.fromkeys(map(_kind, rest.changed)), key=lambda kind: -shares[kind])
-    shown = [f"{kind} ({shares[kind]:.1%})" if shares[kind] else kind for kind in kinds[:NAMES_SHOWN]]
-    names = ", ".join(shown) + (f" and {len(kinds) - NAMES_SHOWN} more" if len(kinds) > NAMES_SHOWN else "")
+    lost = sorted(((share, kind) for kind, share in shares.items() if share > LEAST), reverse=True)
+    if lost:
+        yield f"Not held, of the whole change: {_some([f'{kind} ({share:.1%})' for share, kind in lost])}."
+    names = _some(list(dict.fromkeys(map(_kind, rest.changed))))
     if rest.changed and rest.kept:
         hint = "; --leave_rest leaves them out" if what == "change" else ""
         yield f"Kept whole: {names} ({rest.parameters:,} parameters{hint})."
@@ -152,10 +156,19 @@ def _described(adapter: "Adapter", numbers: Mapping[str, Any], what: str) -> Ite
         for name, gain in measured.gains.items():
             losses = ", ".join(f"{which} {one[name]:.4g}" for which, one in scores.items())
             yield f"  {name}: {losses}; {'no gain' if gain is None else f'{gain:.1%} of the gain kept'}"
+        if measured.searched is not None:
+            reached = f"{measured.searched:.1%} of the gain on its own data"
+            yield f"The search kept {reached}; more --examples bring both closer."
     readers = numbers["readers"].items()
     right = ", ".join(name for name, verdict in readers if verdict == "right")
     wrong = ", ".join(f"{name} ({verdict})" for name, verdict in readers if verdict != "right")
     yield f"Applied rightly by {right}" + (f"; not by {wrong}: see --for." if wrong else ".")
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first few, and how many more there are."""
+    more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+    return ", ".join(names[:NAMES_SHOWN]) + more
 
 
 def _table(matrices: Sequence[Mapping[str, Any]]) -> Table:

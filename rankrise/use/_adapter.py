@@ -67,10 +67,8 @@ class Adapter:
     measured: Measured | None = None
 
     def __repr__(self) -> str:
-        size = f"{len(self.matrices)} matrices at ranks up to {max(self.ranks.values())}"
-        return (
-            f"Adapter({size}, {self.parameters:,} parameters; {len(self.rest.changed)} other tensors changed)"
-        )
+        size = f"{self.parameters:,} parameters, ranks up to {max(self.ranks.values())}"
+        return f"Adapter({len(self.matrices)} matrices: {size}; {len(self.rest.changed)} other tensors)"
 
     @cached_property
     def left_out(self) -> dict[str, float]:
@@ -82,11 +80,6 @@ class Adapter:
         """The share of the square of the whole change, of all parameters, that the saved adapter gives back;
         after `shrink`, of the larger adapter's change. Reads both models again, once."""
         return 1 - sum(self.left_out.values())
-
-    @property
-    def factors(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """(B, A) of every matrix of rank above 0: `B @ A` is its cut change, of the matrix's shape."""
-        return {name: self.cuts[name].factors(rank) for name, rank in self.ranks.items() if rank}
 
     @cached_property
     def spectra(self) -> dict[str, Spectrum]:
@@ -195,7 +188,7 @@ def fitted(
     bench: Bench | None,
     matrices: tuple[Matrix, ...],
     cut: Callable[[Matrix], Cut],
-    progress: Callable[[float], None] | None,
+    progress: Callable[[float], None],
     metric: str | None,
     final: Evaluate | None,
     **facts: Any,
@@ -210,8 +203,7 @@ def fitted(
     for place, matrix in enumerate(matrices, 1):
         made = cut(matrix)
         cuts[matrix.name] = replace(made, left=made.left.cpu(), right=made.right.cpu())
-        if progress is not None:
-            progress(place / len(matrices))
+        progress(place / len(matrices))
     adapter = Adapter(matrices=matrices, cuts=cuts, ranks=dict.fromkeys(cuts, 0), **facts)
     if budget.gain is None:
         adapter = adapter.at(_ranks.ranks_for(budget, adapter.spectra, uniform))
@@ -250,8 +242,7 @@ def refuse_no_gain(base: Scores, tuned: Scores, metric: str = "loss") -> None:
 def _reaching(
     gain: float, metric: str, adapter: Adapter, uniform: bool, bench: Bench
 ) -> tuple[Adapter, float]:
-    """The least ranks that keep a gain, exact for one rank and within 2 % of the parameters if not; and the
-    gain that they keep."""
+    """The least ranks that keep a gain, exact or within 2 % of the parameters; and what they keep of it."""
     base, tuned = bench.of_base(), bench.scores()
     refuse_no_gain(base, tuned, metric)
     ranks = partial(_ranks.one_rank if uniform else _ranks.ranks_within, adapter.spectra)

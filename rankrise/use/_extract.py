@@ -10,7 +10,9 @@ from rankrise.recipes.use_settings import Budget
 from rankrise.use._adapter import Adapter, Bench, Evaluate, Held, Rest, fitted
 from rankrise.use._cut import Cut, cut_change
 from rankrise.use._moments import Moments
+from rankrise.use._peft import refuse_parts
 from rankrise.use._ranks import directions_to_find
+from rankrise.use._readers import READERS, WHOLE
 from rankrise.use._weights import Only, Pair, Source, is_causal, load_model, pair
 from rankrise.watch._matrix import Matrix
 
@@ -30,7 +32,7 @@ def extract(
     final: Evaluate | None = None,
     rest: Literal["keep", "leave"] = "keep",
     only: Only = "*",
-    progress: Callable[[float], None] | None = None,
+    progress: Callable[[float], None] = lambda share: None,
 ) -> Adapter:
     """Cut the change from `base` to `tuned` to few directions, as an adapter.
 
@@ -69,14 +71,7 @@ def extract(
         return cut_change(before, after, count, roots)
 
     return fitted(
-        budget,
-        uniform,
-        bench,
-        both.matrices,
-        cut,
-        progress,
-        metric,
-        final,
+        *(budget, uniform, bench, both.matrices, cut, progress, metric, final),
         rest=_rest(both, rest == "keep"),
         base=both.base.origin,
         dtype=both.tuned.read(both.matrices[0].stored).dtype,
@@ -85,6 +80,12 @@ def extract(
         module_names=tuple(name for name, _ in model.named_modules()),
         moments=moments and moments.to_dict(),
     )
+
+
+def refuse_rest(base: Source, tuned: Source, only: Only, for_: str) -> None:
+    """Refuse, before anything is cut, what would be kept whole and what a reader cannot load."""
+    changed = [name for name, _, _ in pair(base, tuned, only).changed()]
+    refuse_parts(READERS[for_], {WHOLE: changed[0]} if changed else {})
 
 
 def _rest(both: Pair, kept: bool) -> Rest:

@@ -136,7 +136,8 @@ class Moments:
     def roots(self, matrix: Matrix, device: Any = None) -> Roots | ExpertRoots:
         """The roots of a matrix's C and G; of each expert's if it holds experts."""
         if matrix.parts[0] not in self.inputs:
-            raise RankriseError(f"There are no moments of {matrix.name}: leave it out with `only`.")
+            eager = ', or load the model with experts_implementation="eager"' * bool(matrix.experts)
+            raise RankriseError(f"There are no moments of {matrix.name}: leave it out with `only`{eager}.")
 
         def of(name: str) -> Roots:
             sides = self.inputs[name], self.outputs[name].part(matrix.first, matrix.first + matrix.out)

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from rankrise.foundations.errors import RankriseError
 from rankrise.foundations.files import is_taken, whole_folder, write_json
 from rankrise.record.folder import save
-from rankrise.use._readers import CONVOLUTIONS, EMBEDDINGS, EXPERTS, READERS, TRANSPOSED, WHOLE, verdicts
+from rankrise.use import _readers as readers
+from rankrise.use._readers import READERS, WHOLE, Reader
 from rankrise.watch._lora import ADAPTER_CONFIG, PREFIX, TENSORS, kohya_name
 from rankrise.watch._matrix import Matrix
 
@@ -34,12 +35,7 @@ def save_adapter(adapter: "Adapter", folder: Path, for_: str) -> Path:
     if reader.files[0] != "kohya" and names[0].startswith("lora_"):
         raise RankriseError("Kohya's names are no module's: pass base, or for_='kohya' (--for kohya).")
     parts = _parts(adapter)
-    if refused := next((part for part in parts if part not in reader.takes), None):
-        way = 'rest="leave" (--leave_rest)' if refused == WHOLE else "only=... to leave them out"
-        raise RankriseError(
-            f"{refused[0].upper()}{refused[1:]}, such as {parts[refused]}, are not for {reader.name}: pass "
-            f'{way}, or for_="peft" (--for peft).'
-        )
+    refuse_parts(reader, parts)
     ranks = _one_rank(adapter.ranks) if reader.one_rank else adapter.ranks
     config = lora_config(ranks, adapter.matrices, names, adapter.task)
     allocated = next((rank for rank in reader.ranks if rank >= config["r"]), None)
@@ -60,11 +56,12 @@ def save_adapter(adapter: "Adapter", folder: Path, for_: str) -> Path:
         right = torch.cat([right, (added / matrix.into**0.5).to(right)], -2).to(adapter.dtype)
         left = nn.functional.pad(left, (0, missing)).to(adapter.dtype)
         tensors |= matrix.to_peft(left, right, modules[matrix.name])
+    used = [rank for rank in ranks.values() if rank]
     report = {
         **adapter.to_dict(),
         "parameters": sum(tensor.numel() for tensor in tensors.values()),
         "for": for_,
-        "readers": verdicts(reader, [rank for rank in ranks.values() if rank], parts, names),
+        "readers": readers.verdicts(reader, used, parts, names, adapter.task),
         "load": reader.load.format(folder=str(folder), rank=allocated),
     }
     with whole_folder(folder) as temporary:
@@ -92,12 +89,23 @@ def save_adapter(adapter: "Adapter", folder: Path, for_: str) -> Path:
     return folder
 
 
+def refuse_parts(reader: Reader, parts: Mapping[str, str]) -> None:
+    """Refuse what a reader cannot load: kinds of tensors, with a name of each."""
+    if refused := next((part for part in parts if part not in reader.takes), None):
+        way = 'rest="leave" (--leave_rest)' if refused == WHOLE else "only=... (--only) for others"
+        raise RankriseError(
+            f"{refused[0].upper()}{refused[1:]}, such as {parts[refused]}, are not for {reader.name}: pass "
+            f'{way}, or for_="peft" (--for peft).'
+        )
+
+
 def _parts(adapter: "Adapter") -> dict[str, str]:
     """What of the adapter not every reader loads, with a name of each."""
     found = {WHOLE: min(adapter.rest.tensors)} if adapter.rest.tensors else {}
     for one in adapter.matrices:
-        kinds = {CONVOLUTIONS: one.kernel, EMBEDDINGS: one.embedding, EXPERTS: one.experts}
-        kind = next((kind for kind, given in kinds.items() if given), TRANSPOSED if one.transposed else None)
+        kinds = {readers.CONVOLUTIONS: one.kernel, readers.EMBEDDINGS: one.embedding}
+        kinds |= {readers.EXPERTS: one.experts, readers.TRANSPOSED: one.transposed}
+        kind = next((kind for kind, given in kinds.items() if given), None)
         if kind and adapter.ranks[one.name]:
             found.setdefault(kind, one.name)
     return found

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
+Names = Collection[str]
 CONVOLUTIONS, EMBEDDINGS, EXPERTS = "convolutions", "embeddings", "experts in one parameter"
 TRANSPOSED, WHOLE = "layers that are stored as [in, out]", "biases and whole modules"
 FACTORS = (CONVOLUTIONS, EMBEDDINGS, EXPERTS, TRANSPOSED)
@@ -51,7 +52,7 @@ READERS = {
 
 
 def verdicts(
-    written: Reader, ranks: Collection[int], parts: Collection[str], modules: Collection[str]
+    written: Reader, ranks: Collection[int], parts: Names, modules: Names, task: str | None
 ) -> dict[str, str]:
     """What each reader of such models makes of an adapter: "right", or what goes wrong."""
     ratio, found = max(ranks) / min(ranks), dict[str, str]()
@@ -65,6 +66,8 @@ def verdicts(
             verdict = "reads other files"
         elif refused := next((part for part in parts if part not in reader.takes), None):
             verdict = f"loads no {refused}"
+        elif not images and reader is not PEFT and task != "CAUSAL_LM":
+            verdict = "known for causal language models alone"
         elif max(ranks) > reader.ranks[-1]:
             verdict = f"takes ranks up to {reader.ranks[-1]}"
         elif ratio > 1 and reader.one_rank:

@@ -32,14 +32,14 @@ def shrink(
     evaluate: Evaluate | None = None,
     metric: str | None = None,
     final: Evaluate | None = None,
-    progress: Callable[[float], None] | None = None,
+    progress: Callable[[float], None] = lambda share: None,
 ) -> Adapter:
     """Cut a LoRA adapter of PEFT or kohya to lower ranks; the product of its factors is never formed.
 
     Pass one size, and the metric of a gain, as for `use.extract`. `base` is needed to measure a loss, and is
     checked against the adapter. Whole modules and biases in the adapter stay as they are.
     """
-    budget = Budget(rank, parameters, keep, gain)
+    budget, uniform = Budget(rank, parameters, keep, gain), moments is None if uniform is None else uniform
     if evaluate is not None and base is None:
         raise RankriseError("A loss is measured in a model: pass base, the model that the adapter is for.")
     stored, bench = read_adapter(adapter), None
@@ -55,14 +55,7 @@ def shrink(
         return cut_product(left, right, moments.roots(matrix, left.device) if moments else None)
 
     return fitted(
-        budget,
-        moments is None if uniform is None else uniform,
-        bench,
-        matrices,
-        cut,
-        progress,
-        metric,
-        final,
+        *(budget, uniform, bench, matrices, cut, progress, metric, final),
         rest=_rest(stored),
         base=str(stored.config.get("base_model_name_or_path") or ""),
         dtype=stored.dtype,

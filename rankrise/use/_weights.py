@@ -82,9 +82,8 @@ class Pair:
 
 def accepts(only: Only, name: str) -> bool:
     """Whether a matrix of that name is asked for."""
-    if callable(only):
-        return only(name)
-    return any(fnmatchcase(name, pattern) for pattern in ([only] if isinstance(only, str) else only))
+    patterns = () if callable(only) else [only] if isinstance(only, str) else only
+    return only(name) if callable(only) else any(fnmatchcase(name, one) for one in patterns)
 
 
 def pair(base: Source, tuned: Source, only: Only = "*") -> Pair:

@@ -47,10 +47,7 @@ class Data:
 def open_models(
     models: Sequence[str], measuring: Measuring, judged: Judged = "validation", searching: bool = False
 ) -> tuple[Source, Source, Data | None]:
-    """BASE and TUNED, or one run of 'rankrise train' and its initial weights; and the data to measure on.
-
-    `searching` holds out a part of a user's own data for a search, beside that for its result.
-    """
+    """BASE and TUNED, or one run of 'rankrise train' and its initial weights; and the data to measure on."""
     if len(models) == 2:
         base, tuned = models
         if measuring.data is None:
@@ -104,13 +101,9 @@ def read_data(
             return {"loss": total / count, "perplexity": float(np.exp(total / count))}
         return {"loss": total / count, "accuracy": right / count}
 
-    return Data(
-        lambda: batched(parts[0], size, model),
-        len(parts[0]),
-        partial(evaluate, examples=parts[-2]) if searching else evaluate,
-        f"{len(parts[-1])} held-out examples of {held_out or path} (seed {measuring.seed})",
-        evaluate if searching else None,
-    )
+    on = f"{len(parts[-1])} held-out examples of {held_out or path} (seed {measuring.seed})"
+    search, final = (partial(evaluate, examples=parts[-2]), evaluate) if searching else (evaluate, None)
+    return Data(lambda: batched(parts[0], size, model), len(parts[0]), search, on, final)
 
 
 def _of_recipe(
@@ -169,10 +162,7 @@ def moments_of(
 def read_examples(
     path: Path, model: Any, checkpoint: str | Path, at_most: int, seed: int = 0
 ) -> list[Example]:
-    """Read examples from a .jsonl file, a running text or an image folder, in random order.
-
-    In a file that is sorted by label or topic, the first half is no sample of the whole.
-    """
+    """Read examples from a .jsonl file, a running text or an image folder, in random order."""
     if not path.exists():
         raise RankriseError(f"There is no data at {str(path)!r}: 'rankrise recipes' lists the recipes.")
     is_text = path.is_file() and (is_causal(model) or path.suffix in (".jsonl", ".json"))
@@ -189,8 +179,9 @@ def read_examples(
     elif path.suffix in (".jsonl", ".json"):
         examples = _lines(path, model, prepare, length, order)
     else:
-        examples = _blocks(path, prepare, length, at_most, order)
+        examples = _blocks(path, prepare, length, at_most)
     found = list(islice(examples, at_most))
+    order.shuffle(found)  # images come from one class after the other
     if len(found) < 2:
         raise RankriseError(f"{str(path)!r} holds {len(found)} examples: pass at least 2.")
     return found
@@ -213,12 +204,11 @@ def batched(examples: Sequence[Example], size: int, model: Any) -> Iterator[Exam
         yield {name: together(name, [each[name] for each in part]) for name in part[0]}
 
 
-def _blocks(path: Path, tokenizer: Any, length: int, at_most: int, order: Random) -> Iterator[Example]:
+def _blocks(path: Path, tokenizer: Any, length: int, at_most: int) -> Iterator[Example]:
     """The beginning of a text, cut into blocks of tokens."""
     text = path.read_text("utf-8-sig")[: at_most * length * 16]  # more characters than tokens ever take
     tokens = torch.tensor(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
-    blocks = [block for block in tokens.split(length) if len(block) > 1][:at_most]
-    for block in order.sample(blocks, len(blocks)):
+    for block in filter(lambda block: len(block) > 1, tokens.split(length)):
         yield {"input_ids": block, "attention_mask": torch.ones_like(block)}
 
 

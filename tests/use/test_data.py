@@ -5,10 +5,12 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
-from tiny_models import SMALL, made, save_tokenizer, sentences
+from PIL import Image
+from tiny_models import SMALL, made, save_tokenizer, sentences, vit
 from torch import nn
 
 from rankrise import RankriseError, use
@@ -90,6 +92,23 @@ def test_a_sorted_file_is_shuffled_and_every_part_has_examples_of_its_own(tmp_pa
         assert [len(part) for part in parts] == sizes
         assert len(set(parts[0] + parts[1])) == sizes[0] + sizes[1]
     assert data.measured_on.startswith("5 held-out examples of " + str(tmp_path / "more.jsonl"))
+
+
+@pytest.mark.parametrize("searching", [False, True])
+def test_every_part_of_an_image_folder_has_every_class(searching: bool, tmp_path: Path) -> None:
+    model, generator = vit(channels=3).eval(), np.random.default_rng(0)
+    transformers.ViTImageProcessor(size={"height": 8, "width": 8}).save_pretrained(tmp_path)
+    for name in ("cat", "dog", "owl"):
+        (tmp_path / "images" / name).mkdir(parents=True)
+        for number in range(20):
+            pixels = generator.integers(256, size=(8, 8, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "images" / name / f"{number}.png")
+    data = read_data(model, tmp_path, Measuring(data=str(tmp_path / "images")), searching=searching)
+    assert {int(label) for batch in data.batches() for label in batch["labels"]} == {0, 1, 2}
+    with torch.no_grad():  # it says class 1 whatever it sees
+        model.classifier.bias.copy_(torch.tensor([0.0, 99.0, 0.0]))
+    assert 0 < data.evaluate(model)["accuracy"] < 1
+    assert data.final is None or 0 < data.final(model)["accuracy"] < 1
 
 
 def test_a_number_is_a_class_and_a_string_the_name_of_one(tmp_path: Path) -> None:

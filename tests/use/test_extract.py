@@ -185,6 +185,16 @@ def test_a_gain_is_kept_with_the_fewest_directions(uniform: bool) -> None:
         assert less.measured.gains["loss"] < 0.9
 
 
+def test_matrices_are_chosen_by_patterns_or_a_function() -> None:
+    base = made("llama")
+    tuned = changed(base)
+    for only in ("*self_attn*", ["*q_proj", "*[kvo]_proj"], lambda name: "self_attn" in name):
+        adapter = use.extract(base, tuned, rank=2, only=only)
+        assert {name.split(".")[3] for name in adapter.ranks} == {"self_attn"}
+        assert len(adapter.ranks) == 8
+        assert len(repr(adapter)) < 200
+
+
 def test_a_gain_of_another_score_is_searched_for_and_measured_on_other_data() -> None:
     base = made("gpt2")
     tuned = changed(base, 0.2)
@@ -196,6 +206,7 @@ def test_a_gain_of_another_score_is_searched_for_and_measured_on_other_data() ->
     assert adapter.measured is not None
     assert by_rank.measured is not None
     assert set(adapter.measured.gains) == {"loss"}
+    assert adapter.measured.searched >= 0.9
     assert by_rank.measured.gains["agreement"] >= 0.9
     assert by_loss.ranks != adapter.ranks
 

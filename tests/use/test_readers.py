@@ -121,7 +121,8 @@ def mixed(base: nn.Module, rest: Any = "leave") -> Adapter:
 def wanted(base: nn.Module, adapter: Adapter) -> Weights:
     """The base with every cut change."""
     weights = deepcopy(base.state_dict())
-    for name, (b, a) in adapter.factors.items():
+    for name, rank in adapter.ranks.items():
+        b, a = adapter.cuts[name].factors(rank)
         change = (b @ a).T if isinstance(base.get_submodule(name), nn.Embedding) else b @ a
         weights[f"{name}.weight"] += change.reshape(weights[f"{name}.weight"].shape)
     return weights

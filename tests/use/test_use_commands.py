@@ -10,6 +10,7 @@ import peft
 import pytest
 import torch
 import transformers
+import yaml
 from PIL import Image
 from tiny_models import changed, vit
 
@@ -68,7 +69,8 @@ def test_without_data_a_plain_svd_and_a_table(folders, capsys) -> None:
         "Applied rightly by PEFT and mergekit; not by llama.cpp (loads no layers that are stored" in printed
     )
     assert re.match(r"Warning: the adapter holds [\d.]+% of everything", printed)
-    assert re.search(r"Left out: transformer.wte.weight \([\d.]+%\), transformer", printed)
+    assert re.search(r"Not held, of the whole change: .*transformer.wte.weight \([\d.]+%\)", printed)
+    assert "Left out: transformer.wte.weight, transformer.h.*.ln_*.weight" in printed
 
 
 def test_the_same_command_gives_the_same_factors_and_another_seed_gives_others(folders, capsys) -> None:
@@ -127,6 +129,10 @@ def test_a_run_of_ours_brings_its_initial_weights_and_its_data(tmp_path: Path, c
     assert json.loads(config.read_text()) == found["config"]
     curves = {(curve["group"], curve["method"]): curve for curve in found["curves"]}
     assert found["config"]["r"] == max(curves["all", "weighted"]["ranks"].values())
+    answer(capsys, "truncate", run, "--groups", "all", "--examples", 200, "--config", tmp_path / "lora.yaml")
+    settings = yaml.safe_load((tmp_path / "lora.yaml").read_text())
+    assert settings["lora_rank_pattern"] == found["config"]["rank_pattern"]
+    assert settings["lora_r"] == settings["lora_alpha"] == found["config"]["r"]
     assert "KQ" in {curve["group"] for curve in found["curves"]}
     for way in (("all", "plain"), ("KQ", "plain")):
         assert curves[way]["points"][-1]["gain"] == pytest.approx(1, abs=0.01)
@@ -148,7 +154,8 @@ def test_a_run_of_ours_brings_its_initial_weights_and_its_data(tmp_path: Path, c
         ("extract gpt2/base gpt2/tuned", "--out"),
         ("extract gpt2/tuned gpt2/base --out a --gain 0.9 --data gpt2.txt", "swapped"),
         ("extract gpt2/base gpt2/tuned --out a --moments m", "--data"),
-        ("shrink gpt2/base --out a --base gpt2/base", "--base and --data"),
+        ("extract gpt2/base gpt2/tuned --out a --for diffusers --data gpt2.txt", "--leave_rest"),
+        ("shrink gpt2/base --out a --data gpt2.txt", "--base and --data"),
     ],
 )
 def test_mistakes_are_named_and_nothing_is_written(words, named, folders, capsys, monkeypatch) -> None:
