@@ -79,7 +79,7 @@ class Adapter:
     def held(self) -> float:
         """The share of the square of the whole change, of all parameters, that the saved adapter gives back;
         after `shrink`, of the larger adapter's change. Reads both models again, once."""
-        return 1 - sum(self.left_out.values())
+        return 1.0 - sum(self.left_out.values())
 
     @cached_property
     def spectra(self) -> dict[str, Spectrum]:
