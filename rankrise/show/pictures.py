@@ -5,6 +5,7 @@ import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from rankrise.foundations.files import replacing, write_text
@@ -23,7 +24,7 @@ def save_picture(figure: Figure, folder: Path, name: str, dpi: int = 160) -> lis
         text.set_wrap(True)
     paths = [folder / f"{name}.png", folder / f"{name}.svg"]
     for path in paths:
-        with replacing(path) as temporary:
+        with replacing(path) as temporary, rc_context({"svg.hashsalt": "rankrise"}):
             figure.savefig(temporary, dpi=dpi, metadata={"Date": None} if path.suffix == ".svg" else {})
         figure.set_layout_engine("none")  # layout takes most of the time: do it once
     return paths

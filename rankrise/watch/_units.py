@@ -173,9 +173,9 @@ def _read_layer(module: nn.Module, rows: Mapping[str, tuple[int, ...]]) -> Tenso
 
 
 def _matrices(model: nn.Module, patterns: Sequence[str]) -> Iterator[Unit]:
-    """Weights with two sizes whose names fit a pattern, with adapters merged; also position embeddings [1,
-    tokens, d], and the kernel of a convolution whose patches do not overlap, which is a matrix product."""
-    missing = set(patterns)
+    """Weights with two sizes whose names fit a pattern, with adapters merged, tied ones once; also position
+    embeddings [1, tokens, d], and the kernel of a convolution whose patches do not overlap."""
+    missing, seen = set(patterns), set[int]()
     inside: list[str] = []
     for path, module in model.named_modules():
         if any(path.startswith(f"{above}.") for above in inside):
@@ -189,6 +189,10 @@ def _matrices(model: nn.Module, patterns: Sequence[str]) -> Iterator[Unit]:
             fitting = {pattern for pattern in patterns if fnmatchcase(name, pattern)}
             if fitting and (whole or _as_matrix(module, parameter) is not None):
                 missing -= fitting
+                stored = id(module._parameters.get(parameter, module))
+                if stored in seen:  # checkpoints have no tensor of the second name
+                    continue
+                seen.add(stored)
                 read = partial(_read_matrix, parameter=None if whole else parameter)
                 with shapes_alone():
                     shape = list(read(module)["matrix"].shape)

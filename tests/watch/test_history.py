@@ -116,6 +116,9 @@ def test_a_series_without_step_0_and_a_pattern_of_steps(series, tmp_path):
 def test_matrices_and_checkpoints_without_a_config(series, tmp_path):
     run = watch.history(series, tmp_path / "run", matrices="*mlp.c_fc.weight")
     assert len(run.matrices) == 2
+    every = watch.history(series, tmp_path / "every", matrices="*", last=10)
+    assert every.matrices[0].endswith("wte.weight")
+    assert "lm_head.weight" not in every.matrices  # tied to it
     plain = tmp_path / "plain"
     plain.mkdir()
     for step in (0, 10, 20, 40, 80):

@@ -40,7 +40,6 @@ SETTINGS: Any = {
     "lines.linewidth": 1.0,
     "legend.frameon": False,
     "legend.handlelength": 2.6,
-    "svg.hashsalt": "rankrise",  # the same run gives the same file
     "svg.fonttype": "none",
     "mathtext.fontset": "dejavusans",
 }
