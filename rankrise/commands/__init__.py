@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 given = parsed(name, command, words)
                 as_json = given.pop("json", False)
                 steps = command(**given)
-                found = next(steps)
+                found = next(steps, None)
                 if as_json:
                     print(to_json(found))
                     steps.close()

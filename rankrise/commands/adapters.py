@@ -147,7 +147,7 @@ def shrink(
     base: str | None = None,
     for_: For = "peft",
 ) -> Iterator[Any]:
-    """Cut a LoRA adapter of PEFT, diffusers or kohya to lower ranks, from its factors alone.
+    """Cut a LoRA adapter of PEFT or kohya to lower ranks, from its factors alone.
 
     The default budget keeps at least 99 % of its change (--keep 0.99).
 

@@ -56,6 +56,7 @@ def parser_of(name: str, command: Command) -> argparse.ArgumentParser:
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
     )
+    parser._negative_number_matcher = re.compile(r"-\d+(\.\d*)?(e[+-]?\d+)?$")  # Python 3.11 lacks -1e3
     usage = [parser.prog]
     hints = get_type_hints(command, include_extras=True)
     for one in inspect.signature(command).parameters.values():

@@ -67,8 +67,8 @@ class Adapter:
     measured: Measured | None = None
 
     def __repr__(self) -> str:
-        size = f"{self.parameters:,} parameters, ranks up to {max(self.ranks.values())}"
-        return f"Adapter({len(self.matrices)} matrices: {size}; {len(self.rest.changed)} other tensors)"
+        ranks = f"ranks up to {max(self.ranks.values())}, {self.parameters:,} parameters"
+        return f"Adapter({len(self.matrices)} matrices, {ranks}, {len(self.rest.changed)} other tensors)"
 
     @cached_property
     def left_out(self) -> dict[str, float]:

@@ -38,7 +38,7 @@ def extract(
 
     Pass one size: `rank` (the parameters of this rank in every matrix), `parameters`, `keep` (a share of the
     square of the change) or `gain` (a share of the fall of the loss that `evaluate(model)` measures, or of
-    the gain in another score of it, the `metric`; `final` then measures the result on other data). With
+    the rise of another score of it, the `metric`; `final` then measures the result on other data). With
     `moments` of the tuned model, the directions are those that matter for the loss, and every matrix gets the
     rank that pays. Without, a plain SVD at one rank for all, unless `uniform=False`.
 
@@ -84,8 +84,8 @@ def extract(
 
 def refuse_rest(base: Source, tuned: Source, only: Only, for_: str) -> None:
     """Refuse, before anything is cut, what would be kept whole and what a reader cannot load."""
-    changed = [name for name, _, _ in pair(base, tuned, only).changed()]
-    refuse_parts(READERS[for_], {WHOLE: changed[0]} if changed else {})
+    if changed := next(pair(base, tuned, only).changed(), None):
+        refuse_parts(READERS[for_], {WHOLE: changed[0]})
 
 
 def _rest(both: Pair, kept: bool) -> Rest:

@@ -56,12 +56,11 @@ def save_adapter(adapter: "Adapter", folder: Path, for_: str) -> Path:
         right = torch.cat([right, (added / matrix.into**0.5).to(right)], -2).to(adapter.dtype)
         left = nn.functional.pad(left, (0, missing)).to(adapter.dtype)
         tensors |= matrix.to_peft(left, right, modules[matrix.name])
-    used = [rank for rank in ranks.values() if rank]
     report = {
         **adapter.to_dict(),
         "parameters": sum(tensor.numel() for tensor in tensors.values()),
         "for": for_,
-        "readers": readers.verdicts(reader, used, parts, names, adapter.task),
+        "readers": readers.verdicts(reader, [*filter(None, ranks.values())], parts, names, adapter.task),
         "load": reader.load.format(folder=str(folder), rank=allocated),
     }
     with whole_folder(folder) as temporary:

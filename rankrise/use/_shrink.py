@@ -72,12 +72,12 @@ def merged(adapter: str | Path, base: nn.Module) -> nn.Module:
     stored, tuned = read_adapter(adapter), deepcopy(unwrap(base))
     wanted, found = str(stored.config.get("base_model_name_or_path") or ""), open_source(tuned).origin
     if wanted and found and Path(wanted).name != Path(found).name:
-        raise RankriseError(
-            f"{stored.folder} is an adapter of {wanted!r}, not of {found!r}: pass its own base."
-        )
-    for name in _rest(stored).modules:
-        tuned.set_submodule(name, deepcopy(tuned.get_submodule(name)))  # PEFT unties it too
-    adapted = stored.on(tuned)
+        raise RankriseError(f"{stored.folder} is an adapter of {wanted!r}, not of {found!r}: pass its base.")
+    adapted, modules = stored.on(tuned), dict(tuned.named_modules())
+    for name in _rest(adapted).modules:
+        if name not in modules:
+            raise RankriseError(f"{stored.folder} has a {name}, which the base lacks: pass a model with it.")
+        tuned.set_submodule(name, deepcopy(modules[name]))  # PEFT unties it too
     for name, weight in tuned.state_dict().items():
         weight.copy_(adapted.of(name, weight.cpu()))
     return tuned

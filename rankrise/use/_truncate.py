@@ -109,9 +109,9 @@ def truncate(
     if groups is None:
         groups = [name for name in MATRICES if matrices[name]]
         groups += PRODUCTS if has_head_products(trained) else ()
-    missing = next((name for name in groups if name in MATRICES and not matrices[name]), None)
+    missing = next((name for name in groups if not (name in PRODUCTS or matrices.get(name))), None)
     if missing:
-        raise RankriseError(f"The model has no matrices of the group {missing!r}: pass others.")
+        raise RankriseError(f"The model has no group {missing!r}: pass a list of others.")
 
     products = HeadProducts(base, trained) if set(groups) & set(PRODUCTS) else None
 

@@ -83,7 +83,9 @@ def read_data(
     held_out, size = measuring.held_out, measuring.batch_size
 
     def read(file: str, parts: int) -> list[list[Example]]:
-        found = read_examples(Path(file), model, checkpoint, parts * measuring.examples, measuring.seed)
+        found = read_examples(
+            Path(file), model, checkpoint, parts * measuring.examples, measuring.seed, parts
+        )
         return [found[place::parts] for place in range(parts)]
 
     # for moments, for a search if there is one, and for the result
@@ -115,9 +117,8 @@ def _of_recipe(
         raise RankriseError("These are regression problems: pass a run or recipe about images or text.")
     if measuring.held_out is not None:
         raise RankriseError("Runs and recipes have their own validation data: leave --held_out out.")
-    settings = replace(settings, also_validate=())
-    if measuring.data_folder is not None:
-        settings = replace(settings, data_folder=measuring.data_folder)
+    folder = measuring.data_folder or settings.data_folder
+    settings = replace(settings, also_validate=(), data_folder=folder)
     task = task_of(settings, next(model.parameters()).device)
     count = min(measuring.examples, task.examples)
     evaluate, on = evaluation(task, settings), "the whole validation set" + ", as the search" * searching
@@ -160,7 +161,7 @@ def moments_of(
 
 
 def read_examples(
-    path: Path, model: Any, checkpoint: str | Path, at_most: int, seed: int = 0
+    path: Path, model: Any, checkpoint: str | Path, at_most: int, seed: int = 0, least: int = 2
 ) -> list[Example]:
     """Read examples from a .jsonl file, a running text or an image folder, in random order."""
     if not path.exists():
@@ -182,8 +183,8 @@ def read_examples(
         examples = _blocks(path, prepare, length, at_most)
     found = list(islice(examples, at_most))
     order.shuffle(found)  # images come from one class after the other
-    if len(found) < 2:
-        raise RankriseError(f"{str(path)!r} holds {len(found)} examples: pass at least 2.")
+    if len(found) < least:
+        raise RankriseError(f"{str(path)!r} holds {len(found)} examples: pass at least {least}.")
     return found
 
 

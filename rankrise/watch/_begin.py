@@ -133,6 +133,7 @@ def _tracked(info: dict[str, Any]) -> Iterator[object]:
     """What a run has the same whenever it is continued."""
     yield "products", info["settings"]["products"]
     if history := info["extra"].get("history"):
-        yield "base and top of a history", history["base"], info["settings"]["top"]
+        base, top = history["base"], info["settings"]["top"]
+        yield f"changes since {base['name']} ({base['key']}), {top} leading values"
     for part in (*info["layers"], *info["matrices"]):
         yield [part.get(name) for name in ("name", "tracked_heads", "groups", "d_model", "d_head", "shape")]

@@ -129,7 +129,12 @@ def test_the_config_gives_every_module_the_ranks_that_were_found(name: str, weig
 
 
 @pytest.mark.parametrize(
-    ("given", "named"), [({"groups": ("KQ",)}, "Llama"), ({"evaluate": lambda model: 1.0}, "gain")]
+    ("given", "named"),
+    [
+        ({"groups": ("KQ",)}, "Llama"),
+        ({"groups": ("qkv",)}, "qkv"),
+        ({"evaluate": lambda model: 1.0}, "gain"),
+    ],
 )
 def test_mistakes_are_named(given: dict[str, Any], named: str) -> None:
     base = made("llama")

@@ -197,7 +197,7 @@ def test_all_rows_of_a_run_hold_the_same(series, tmp_path):
     record = made.record_of(tmp_path / "run")
     change_tensors(copied / "checkpoint-40", lambda tensors: {name: one + 1 for name, one in tensors.items()})
     for of, run, choices, named in (
-        (series, "run", {"top": 3}, "top of a history"),
+        (series, "run", {"top": 3}, "8 leading values"),
         (series, "run", {"matrices": "*.c_fc.*"}, "c_fc"),
         (series, "run", {"base": "previous"}, "base"),
         (series, "previous", {"base": "previous"}, "step 20"),
