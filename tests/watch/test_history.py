@@ -199,10 +199,10 @@ def test_all_rows_of_a_run_hold_the_same(series, tmp_path):
     for of, run, choices, named in (
         (series, "run", {"top": 3}, "8 leading values"),
         (series, "run", {"matrices": "*.c_fc.*"}, "c_fc"),
-        (series, "run", {"base": "previous"}, "base"),
+        (series, "run", {"base": "previous"}, "changes since previous"),
         (series, "previous", {"base": "previous"}, "step 20"),
         (copied, "run", {}, "checkpoint-40"),
-        (series, "tracked", {}, "base and top of a history"),
+        (series, "tracked", {}, "changes since checkpoint-0"),
     ):
         with pytest.raises(RankriseError, match=named):
             watch.history(of, tmp_path / run, **choices)
