@@ -242,7 +242,7 @@ def refuse_no_gain(base: Scores, tuned: Scores, metric: str = "loss") -> None:
 def _reaching(
     gain: float, metric: str, adapter: Adapter, uniform: bool, bench: Bench
 ) -> tuple[Adapter, float]:
-    """The least ranks that keep a gain, exact or within 2 % of the parameters; and what they keep of it."""
+    """The least ranks that keep a gain, exact or within 2 % of the parameters, and the share they keep."""
     base, tuned = bench.of_base(), bench.scores()
     refuse_no_gain(base, tuned, metric)
     ranks = partial(_ranks.one_rank if uniform else _ranks.ranks_within, adapter.spectra)
@@ -255,5 +255,5 @@ def _reaching(
     search = (most, 1, 0.0) if uniform else (most * one, max(1, one // 4), 0.02)
     found = _ranks.least(lambda amount: kept(amount) >= gain, *search)
     if found is None:
-        raise RankriseError("All directions do not keep this gain: pass less gain, or keep the rest.")
+        raise RankriseError("Even all directions keep less of it: pass less gain, or keep the rest.")
     return adapter.at(ranks(found)), kept(found)

@@ -83,7 +83,7 @@ def extract(
 
 
 def refuse_rest(base: Source, tuned: Source, only: Only, for_: str) -> None:
-    """Refuse, before anything is cut, what would be kept whole and what a reader cannot load."""
+    """Refuse a reader that cannot load what would be kept whole, before anything is cut."""
     if changed := next(pair(base, tuned, only).changed(), None):
         refuse_parts(READERS[for_], {WHOLE: changed[0]})
 

@@ -328,7 +328,7 @@ class _Layer:
         return inputs.movedim(1, 1 + places).flatten(1 + places).flatten(0, -2)
 
     def product(self, inputs: Tensor, expert: int | None, output: Tensor, ends: Tensor | None) -> Tensor:
-        """Follow a product with one expert, or with all: each with its own rows, or one after the other."""
+        """Follow a product with one expert, or with all at once; `ends` say where the rows of each end."""
 
         def backward(gradient: Tensor) -> None:
             parts, rows, gradients = self.matrix.parts, inputs.detach(), gradient
@@ -367,7 +367,7 @@ def _followed(output: Tensor, backward: Callable[[Tensor], None]) -> Tensor:
 
 
 class _Products(TorchFunctionMode):
-    """Sees the products with experts in a parameter, which are those of no module."""
+    """Follows products with fused experts, which no hook of a module sees."""
 
     def __init__(self, layers: Mapping[int, _Layer]) -> None:
         super().__init__()

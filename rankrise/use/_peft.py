@@ -33,7 +33,7 @@ def save_adapter(adapter: "Adapter", folder: Path, for_: str) -> Path:
     if is_taken(folder):
         raise RankriseError(f"{str(folder)!r} exists: pass a new folder for the adapter.")
     if reader.files[0] != "kohya" and names[0].startswith("lora_"):
-        raise RankriseError("Kohya's names are no module's: pass base, or for_='kohya' (--for kohya).")
+        raise RankriseError("Kohya's files do not name modules: pass base, or for_='kohya' (--for kohya).")
     parts = _parts(adapter)
     refuse_parts(reader, parts)
     ranks = _one_rank(adapter.ranks) if reader.one_rank else adapter.ranks
@@ -89,7 +89,7 @@ def save_adapter(adapter: "Adapter", folder: Path, for_: str) -> Path:
 
 
 def refuse_parts(reader: Reader, parts: Mapping[str, str]) -> None:
-    """Refuse what a reader cannot load: kinds of tensors, with a name of each."""
+    """Refuse parts that a reader cannot load; each has the name of one tensor."""
     if refused := next((part for part in parts if part not in reader.takes), None):
         way = 'rest="leave" (--leave_rest)' if refused == WHOLE else "only=... (--only) for others"
         raise RankriseError(
@@ -99,7 +99,7 @@ def refuse_parts(reader: Reader, parts: Mapping[str, str]) -> None:
 
 
 def _parts(adapter: "Adapter") -> dict[str, str]:
-    """What of the adapter not every reader loads, with a name of each."""
+    """The parts of an adapter that some readers refuse, each with the name of one tensor."""
     found = {WHOLE: min(adapter.rest.tensors)} if adapter.rest.tensors else {}
     for one in adapter.matrices:
         kinds = {readers.CONVOLUTIONS: one.kernel, readers.EMBEDDINGS: one.embedding}

@@ -54,7 +54,7 @@ READERS = {
 def verdicts(
     written: Reader, ranks: Collection[int], parts: Names, modules: Names, task: str | None
 ) -> dict[str, str]:
-    """What each reader of such models makes of an adapter: "right", or what goes wrong."""
+    """For each program that runs such models: "right", or what goes wrong with the adapter in it."""
     ratio, found = max(ranks) / min(ranks), dict[str, str]()
     is_unet = any(map(re.compile("down_blocks|lora_unet_|lora_te").match, modules))
     images = written.images or is_unet or any(map(re.compile("transformer_blocks|lora_").match, modules))

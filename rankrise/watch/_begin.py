@@ -130,7 +130,7 @@ def _resume(
 
 
 def _tracked(info: dict[str, Any]) -> Iterator[object]:
-    """What a run has the same whenever it is continued."""
+    """Facts that must not change when a run is continued."""
     yield "products", info["settings"]["products"]
     if history := info["extra"].get("history"):
         base, top = history["base"], info["settings"]["top"]

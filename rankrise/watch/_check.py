@@ -196,7 +196,7 @@ class Trial:
         return type(self.module) is type(other.module) and all(map(torch.equal, one, two))
 
     def call(self, weights: Tensor) -> Tensor:
-        """What the module gives with these weights."""
+        """The module's output with these weights."""
         vector_to_parameters(weights[1:], self.module.parameters())
         args, kwargs = copy.deepcopy(self.batch)  # a cache must not grow
         with torch.no_grad():
@@ -206,7 +206,7 @@ class Trial:
         return result.nan_to_num()
 
     def run(self, **factors: Tensor) -> Tensor:
-        """What the module gives with the weights of roles times factors, which fit [heads, 1, size]."""
+        """The module's output with the weights of each role times its factor, which fits [heads, 1, size]."""
         weights = self.weights.clone()
         for role, factor in factors.items():
             weights[self.places[role]] *= factor.to(weights)

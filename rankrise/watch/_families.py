@@ -75,7 +75,7 @@ Family = Callable[[Any], Attention | None]
 
 
 def assumed_of(module: Any) -> str:
-    """What is assumed of a class that no known library made."""
+    """The assumption behind reading a class that no known library made."""
     return (
         f"the heads of {type(module).__name__} are read as following one another, neighbours as sharing a "
         "key, and a fused projection as all queries, all keys, all values"

@@ -34,7 +34,7 @@ class StoredAdapter:
     folder: Path
     config: dict[str, Any]
     matrices: dict[str, Matrix]  # by name
-    factors: dict[str, tuple[Tensor, Tensor]]  # (B, A) by the same; the change is B @ A, the scale is in B
+    factors: dict[str, tuple[Tensor, Tensor]]  # (B, A) by matrix; the change is B @ A, the scale is in B
     others: dict[str, Tensor]  # by name, weights that the adapter replaces
     dtype: torch.dtype  # of the stored factors
 

@@ -165,7 +165,7 @@ def _ritz(overlap: Tensor, energy: Tensor) -> tuple[Tensor, Tensor]:
 def _assessed(
     first: Tensor, second: Tensor, right: Tensor, lowest: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """What `by_filter` gives, of Ritz vectors [heads, 1, r]; `lowest` [heads] are the smallest Ritz values.
+    """The result of `by_filter` for Ritz vectors [heads, 1, r]; `lowest` [heads] are the smallest values.
 
     The value is too small by at most residual^2 / gap, or a few residuals if no gap is seen.
     """

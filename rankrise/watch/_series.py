@@ -115,12 +115,11 @@ def find_series(
             folder = next((one for one in inside if one.is_dir()), folder)
         found = [LocalCheckpoint(path) for path in folders_with_weights(folder) or weights_in(folder)]
     try:
-        if steps is not None and re.compile(steps).groups != 1:
-            raise re.error("it has no group, or several")
-    except re.error as error:
-        raise RankriseError(
-            f"steps is {steps!r} ({error}): pass a pattern with one group around the digits."
-        ) from error
+        groups = 1 if steps is None else re.compile(steps).groups
+    except re.error:
+        groups = 0
+    if groups != 1:
+        raise RankriseError(f"steps is {steps!r}: pass a pattern with one group around the digits.")
     entries: list[Entry] = []
     left_out = []
     for source in found:
@@ -155,7 +154,7 @@ def step_of(name: str, steps: str | None = None) -> int | None:
     """
     if steps is not None:
         match = re.search(steps, name)
-        return int(match[1]) if match and match[1] and match[1].isdecimal() else None
+        return int(match[1]) if match and match[1].isdecimal() else None
     for word in ("steps?", "checkpoint|ckpt", "iteration|iter", "epoch"):
         if re.search(rf"(?:{word})[-_=.]?\d", name, re.IGNORECASE):
             found = re.findall(rf"(?:{word})[-_=.]?{NUMBER}", name, re.IGNORECASE)

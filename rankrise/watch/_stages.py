@@ -201,7 +201,7 @@ def find_steps(
     scale: Scale = "log",
     probability: float = 0.9,
 ) -> list[FoundStep] | None:
-    """Where a curve steps `direction`, in order of time; None if its points are too few or too far apart.
+    """Find the steps of a curve, in order of time; None if its points are too few or too far apart.
 
     `times` are training steps or any clock that starts at 0, in any order; `curve` may have nan. A step's
     probability is the share of draws of the noiseless curve that have it. A step down reaches a new low, and
